@@ -1,12 +1,16 @@
 #!/bin/bash
-# The shipped unit and the line in /etc/fstab of docs/boot.md: boots that mount, without the SSD, and without the origin; restarts
-# and kills under a mounted file system; a shutdown that unmounts first.
+# The shipped unit and the line in /etc/fstab of docs/boot.md, for both kinds of block devices: boots that mount, without the SSD,
+# and without the origin; restarts and kills under a mounted file system; a shutdown that unmounts first.
 #
-# boot: --systemd --env SHUTDOWN=clean
-# boot: --systemd --env SHUTDOWN=clean
-# boot: --systemd --without cache
-# boot: --systemd --without origin
-# boot: --systemd
+# boot: --systemd --env DEVICE=--ublk=disk --env SHUTDOWN=clean
+# boot: --systemd --env DEVICE=--ublk=disk --env SHUTDOWN=clean
+# boot: --systemd --env DEVICE=--ublk=disk --without cache
+# boot: --systemd --env DEVICE=--ublk=disk --without origin
+# boot: --systemd --env DEVICE=--ublk=disk --env SHUTDOWN=clean
+# boot: --systemd --env DEVICE=--nbd-device=disk --env SHUTDOWN=clean
+# boot: --systemd --env DEVICE=--nbd-device=disk --without cache
+# boot: --systemd --env DEVICE=--nbd-device=disk --without origin
+# boot: --systemd --env DEVICE=--nbd-device=disk
 # shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
@@ -45,7 +49,7 @@ prepared_for_pressure() {
     [ $((flags & io_flusher_flags)) -eq "$io_flusher_flags" ] || fail "PR_SET_IO_FLUSHER is not set (flags $flags)"
 }
 
-step "boot $BOOT"
+step "boot $BOOT, $DEVICE"
 wait_for 300 boot_ended
 case "$BOOT" in
 1)
@@ -60,7 +64,7 @@ case "$BOOT" in
     cp -r /usr/sbin /srv/disk/
     (cd /srv/disk && find sbin -type f -print0 | xargs -0 sha256sum >/tmp/hashes && mv /tmp/hashes .)
     ;;
-2 | 5)
+2 | 5 | 6 | 9)
     is_mounted || fail "the file system is not mounted: $(systemctl status "$mount")"
     started_warm "$cache" || fail "the start after a shutdown was cold"
     unmounted_cleanly || fail "fsck: $(journalctl -u systemd-fsck@dev-flaz-disk.service -b -o cat)"
@@ -83,11 +87,11 @@ case "$BOOT" in
     is_mounted || fail "the file system was unmounted"
     verify_files "after a kill"
     ;;
-3)
+3 | 7)
     ! is_mounted || fail "a file system is mounted without the SSD"
     says '/dev/disk/by-id/virtio-cache: no such cache device'
     ;;
-4)
+4 | 8)
     ! is_mounted || fail "a file system is mounted without the origin"
     says 'virtio-origin: No such file'
     ;;

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Memory pressure: swap space and a file system are on the block device, so the kernel frees memory only through the daemon.
-# boot: --memory 768M --timeout 600
+# boot: --memory 768M --timeout 600 --env OPTION=--ublk=disk
+# boot: --memory 768M --timeout 600 --env OPTION=--nbd-device=disk
 # shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
@@ -10,9 +11,9 @@ swap_mib=500
 hog_mib=560
 seconds=75
 
-modprobe ublk_drv
+modprobe -a ublk_drv nbd
 mkdir -p "$files"
-flaz create "$CACHE" --origin "$ORIGIN" 2>/dev/null
+flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
 
 # A program that fills memory, changes it and reads it back, for some time: its pages go to swap space.
 cat >/tmp/hog.py <<'PYTHON'
@@ -33,7 +34,7 @@ PYTHON
 
 for mode in write-through write-back; do
     step "$mode: swap space and a file system on the device"
-    serve --ublk=disk --mode "$mode"
+    serve "$OPTION" --mode "$mode"
     sectors=$(blockdev --getsz "$device")
     addpart "$device" 1 2048 $((swap_mib * 2048))
     addpart "$device" 2 $(((swap_mib + 1) * 2048)) $((sectors - (swap_mib + 1) * 2048))

@@ -19,6 +19,9 @@ use crate::number::{THREADS_MAX, whole};
 use crate::settings::{Emulation, parse_dirty_limit};
 use crate::size;
 
+/// Devices of the kernel's NBD client have 20 bits of minor numbers, of which partitions take 5.
+const NBD_NUMBER_MAX: u32 = (1 << 15) - 1;
+
 const ABOUT: &str = "A compressed SSD cache for block devices";
 
 const OVERVIEW: &str = "\
@@ -161,6 +164,7 @@ Examples:
   flaz serve cache.img --nbd tcp:127.0.0.1:10809 --insecure-tcp
   flaz serve cache.img --mode write-around
   flaz serve /dev/nvme0n1p3 --ublk=disk            block device /dev/flaz/disk
+  flaz serve /dev/nvme0n1p3 --nbd-device=disk      the same on a kernel without ublk
   nbdfuse mnt/disk nbd+unix:///?socket=/tmp/d.sock a file for losetup, without the nbd module
   flaz serve cache.img --emulate-origin hdd        emulate a slow origin")]
 pub struct ServeArgs {
@@ -179,19 +183,24 @@ pub struct ServeArgs {
     pub insecure_tcp: bool,
     /// Serve a block device on this machine, /dev/flaz/NAME, with the ublk driver of Linux 6.1 or later; over NBD only if
     /// --nbd is also given. NAME is the UUID of the cache by default
-    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, value_parser = device_name)]
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, value_parser = device_name, group = "device")]
     pub ublk: Option<Option<String>>,
-    /// With --ublk: leave the device in place at a clean stop. Its requests then wait for the next start
-    #[arg(long, requires = "ublk")]
+    /// Like --ublk, with the NBD client of Linux 5.14 or later: slower, for kernels without ublk. The device is the first
+    /// that is unused, or /dev/nbdN
+    #[arg(long, value_name = "NAME|/dev/nbdN", num_args = 0..=1, require_equals = true, value_parser = nbd_device,
+        group = "device")]
+    pub nbd_device: Option<Option<NbdDevice>>,
+    /// With a block device: leave it in place at a clean stop. Its requests then wait for the next start
+    #[arg(long, requires = "device")]
     pub keep_device: bool,
-    /// With --ublk: bytes of a logical block, 512 or 4096 [default: those of the origin; 512 for a file]
-    #[arg(long, value_name = "BYTES", requires = "ublk", value_parser = block_size)]
+    /// With a block device: bytes of a logical block, 512 or 4096 [default: those of the origin; 512 for a file]
+    #[arg(long, value_name = "BYTES", requires = "device", value_parser = block_size)]
     pub block_size: Option<u32>,
     /// With --ublk: number of queues [default: one per thread]
-    #[arg(long, value_name = "N", requires = "ublk", value_parser = whole(1..=THREADS_MAX))]
+    #[arg(long, value_name = "N", requires = "ublk", conflicts_with = "nbd_device", value_parser = whole(1..=THREADS_MAX))]
     pub ublk_queues: Option<u32>,
     /// With --ublk: requests in flight of each queue [default: 64]
-    #[arg(long, value_name = "N", requires = "ublk", value_parser = whole(1..=1024_u32))]
+    #[arg(long, value_name = "N", requires = "ublk", conflicts_with = "nbd_device", value_parser = whole(1..=1024_u32))]
     pub ublk_depth: Option<u32>,
     /// When a write is acknowledged, and what happens to the cached copy
     #[arg(long, value_name = "MODE", value_parser = choice::<Mode>(), default_value_t = Mode::WriteThrough)]
@@ -457,6 +466,30 @@ fn device_name(text: &str) -> Result<String, String> {
         );
     }
     Ok(text.to_owned())
+}
+
+/// What `--nbd-device` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NbdDevice {
+    /// Any device, with this name.
+    Name(String),
+    /// The device of this number.
+    Number(u32),
+}
+
+fn nbd_device(text: &str) -> Result<NbdDevice, String> {
+    let number = text
+        .strip_prefix("/dev/nbd")
+        .and_then(|digits| whole(0..=NBD_NUMBER_MAX)(digits).ok());
+    match number {
+        Some(number) => Ok(NbdDevice::Number(number)),
+        None => device_name(text).map(NbdDevice::Name).map_err(|expected| {
+            format!(
+                "expected /dev/nbdN, or a name: {}",
+                expected.trim_start_matches("expected ")
+            )
+        }),
+    }
 }
 
 fn block_size(text: &str) -> Result<u32, String> {

@@ -337,7 +337,13 @@ fn serve_with_invalid_options() {
     for name in ["a/b", ".a", "a%20b", ""] {
         serve(&format!("--ublk={name}")).refused(USAGE, &["--ublk"]);
     }
-    serve("--keep-device").refused(USAGE, &["--ublk"]);
+    for device in ["a/b", "/dev/sda", "/dev/nbd", "/dev/nbd32768", "/dev/nbd-1", ""] {
+        serve(&format!("--nbd-device={device}"))
+            .refused(USAGE, &["--nbd-device", "expected /dev/nbdN, or a name"]);
+    }
+    serve("--nbd-device --ublk").refused(USAGE, &["--nbd-device", "cannot be used with"]);
+    serve("--nbd-device --ublk-depth 8").refused(USAGE, &["--ublk"]);
+    serve("--keep-device").refused(USAGE, &["--ublk", "--nbd-device"]);
     serve("--ublk --block-size 1024").refused(USAGE, &["expected 512 or 4096"]);
     serve("--ublk --ublk-depth 0").refused(USAGE, &["--ublk-depth"]);
     serve("--nbd unix:a --nbd unix:a").refused(USAGE, &["unix:a is given twice"]);
@@ -361,6 +367,30 @@ fn a_missing_ublk_driver_is_named_with_what_to_do() {
     ] {
         let ran = scratch.run(&format!("serve cache --ublk{options}"));
         ran.refused(FAILURE, &["/dev/ublk-control", "modprobe ublk_drv", "--nbd"]);
+    }
+    assert!(before == fs::read(scratch.path("cache")).unwrap());
+}
+
+/// Without the driver, or without permission to use it, the cache stays as it was.
+#[test]
+fn a_missing_nbd_driver_is_named_with_what_to_do() {
+    if Path::new("/sys/module/nbd").exists() || Path::new("/sys/block/nbd0").exists() {
+        eprintln!("skipped: the NBD driver is loaded");
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let before = fs::read(scratch.path("cache")).unwrap();
+    let may_use = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN));
+    let expected: &[&str] = match may_use {
+        true => &["the kernel has no NBD driver", "modprobe nbd", "--nbd"],
+        false => &["cannot use the driver", "run as root", "--nbd"],
+    };
+    for device in ["", "=disk", "=/dev/nbd3 --block-size 4096 --keep-device"] {
+        let ran = scratch.run(&format!("serve cache --nbd-device{device}"));
+        ran.refused(FAILURE, expected);
     }
     assert!(before == fs::read(scratch.path("cache")).unwrap());
 }

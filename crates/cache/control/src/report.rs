@@ -141,7 +141,7 @@ pub struct LiveReport {
     pub nbd: Vec<NbdReport>,
     /// Block devices on this machine.
     #[serde(default)]
-    pub ublk: Vec<UblkReport>,
+    pub block_devices: Vec<BlockDeviceReport>,
 }
 
 /// The process of the daemon.
@@ -402,12 +402,12 @@ pub struct NbdReport {
     pub connections_total: u64,
 }
 
-/// A block device by ublk.
+/// A block device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct UblkReport {
+pub struct BlockDeviceReport {
     /// Its name, `/dev/flaz/NAME`.
     pub name: PathBuf,
-    /// The device, `/dev/ublkbN`.
+    /// The device, `/dev/ublkbN` or `/dev/nbdN`.
     pub device: PathBuf,
     /// Number of queues.
     pub queues: u16,

@@ -22,6 +22,7 @@ use flaz_nbd::Export;
 use flaz_runtime::file::{FileDevice, Hold, Kind, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime, compute};
 
+use crate::block_device::{self, Exported};
 use crate::device::{HostDevice, Production};
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
@@ -34,7 +35,6 @@ use crate::state::StateFile;
 use crate::state_records::StateRecords;
 use crate::status::{Facts, cache_report, live};
 use crate::threads::{ThreadParts, Threads};
-use crate::ublk::{self, Exported, REQUEST_BYTES_MAX, UblkFrontEnd};
 
 /// How long clients have to read their last replies when the daemon stops.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
@@ -101,16 +101,14 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let deadlined = Deadline::new(cache.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&deadlined))?;
     let state = Arc::new(StateFile::open(spec.state_dir.as_deref(), superblock.uuid));
-    if spec.ublk.is_none() {
-        ublk::refuse_left_over(superblock.uuid)?;
-    }
+    block_device::refuse_left_over(superblock.uuid, spec.device.as_ref().map(|device| device.driver))?;
     let origin_path = spec
         .origin
         .clone()
         .unwrap_or_else(|| superblock.origin_path.clone().into());
     let origin_file = open_origin(spec, &origin_path, &mut superblock)?;
     // Only here: a command that opens a cache for a moment does not report this.
-    if !spec.nbd.is_empty() || spec.ublk.is_some() {
+    if !spec.nbd.is_empty() || spec.device.is_some() {
         warn_if_buffered("cache device", &cache_file);
         warn_if_buffered("origin", &origin_file);
     }
@@ -121,9 +119,13 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     // Bind the sockets before the superblock is marked open: if a socket is in use, a clean cache stays clean.
     let mut front_ends: Vec<Box<dyn FrontEnd>> = Vec::new();
     if !spec.nbd.is_empty() {
-        front_ends.push(Box::new(NbdFrontEnd::bind(&spec.nbd, export, thread_count)?));
+        front_ends.push(Box::new(NbdFrontEnd::bind(
+            &spec.nbd,
+            export.clone(),
+            thread_count,
+        )?));
     }
-    if let Some(ublk) = &spec.ublk {
+    if let Some(device) = &spec.device {
         let exported = Exported {
             uuid: superblock.uuid,
             origin_identity: superblock.origin_identity.clone(),
@@ -135,8 +137,9 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
             read_only: spec.read_only,
             discards_dirty: spec.discard_dirty,
             threads: thread_count,
+            export,
         };
-        front_ends.push(Box::new(UblkFrontEnd::bind(ublk, &exported)?));
+        front_ends.push(block_device::bind(device, &exported)?);
     }
     let devices = Devices {
         cache,
@@ -336,9 +339,7 @@ impl Daemon {
         const OTHER_BYTES: usize = 32 << 20;
         let shards = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
         let shards = shards.superblock().geometry.shard_count as usize;
-        let devices = self.front_ends.iter().flat_map(|front_end| front_end.devices());
-        let requests =
-            devices.map(|device| usize::from(device.queues) * usize::from(device.depth) * REQUEST_BYTES_MAX);
+        let requests = self.front_ends.iter().map(|front_end| front_end.request_bytes());
         requests.sum::<usize>() + shards * 2 * JOB_BYTES_MAX + OTHER_BYTES
     }
 

@@ -3,11 +3,11 @@
 //! A front end is created before the cache is opened, so that a failure (a socket in use) leaves a clean cache clean.
 //! It is started when the volume can be served, and receives the threads of the server. For each client, or each queue
 //! of a device, it passes a [`Session`] to one of the threads, which runs it with that thread's volume. There
-//! are two: NBD and ublk.
+//! are three: NBD sockets, and block devices by ublk and by the kernel's NBD client.
 
 use std::thread::JoinHandle;
 
-use flaz_control::report::{NbdReport, UblkReport};
+use flaz_control::report::{BlockDeviceReport, NbdReport};
 use flaz_engine::cache::shard_set::Reached;
 use flaz_nbd::Snapshot;
 use flaz_runtime::mailbox::Sender;
@@ -82,8 +82,13 @@ pub trait FrontEnd: Send + Sync {
     /// The cache has been detached: nothing is kept for a next start.
     fn detached(&self) {}
 
+    /// Memory that the requests of clients on this machine take at most, in bytes.
+    fn request_bytes(&self) -> usize {
+        0
+    }
+
     /// The block devices of this front end, for `flaz status`.
-    fn devices(&self) -> Vec<UblkReport> {
+    fn devices(&self) -> Vec<BlockDeviceReport> {
         Vec::new()
     }
 }

@@ -9,7 +9,8 @@
 //! | `timed` | latency of flushes and prefetches |
 //! | `daemon` | opening, serving and closing a cache |
 //! | [`serve()`], `life` | the life of a server: signals, systemd, the control socket |
-//! | [`front_end`], `nbd`, `ublk` | the interface of front ends; those for NBD and for ublk |
+//! | [`front_end`] | the interface of front ends |
+//! | `nbd`, `block_device` | the front ends: NBD sockets; block devices by ublk and by the kernel's NBD client |
 //! | `order` | orders to the threads, and the volume of each thread |
 //! | [`safety`] | checks before a device is overwritten |
 //! | `process` | process settings of a server |
@@ -19,6 +20,7 @@
 //! | `status` | from the engine's counters to the status report |
 //! | `offline` | creating, identifying, checking and dumping a cache that is not running |
 
+mod block_device;
 mod daemon;
 mod device;
 mod device_timeout;
@@ -40,9 +42,9 @@ mod state_records;
 mod status;
 mod threads;
 mod timed;
-mod ublk;
 mod worker;
 
+pub use block_device::{BlockDeviceSpec, DriverSpec, UBLK_DEPTH_DEFAULT};
 pub use daemon::{CLEAN_WITHIN, Daemon, start};
 pub use error::HostError;
 pub use filesystem::utc;
@@ -50,4 +52,3 @@ pub use offline::{check, create, dump, identify, offline_status};
 pub use serve::{ServeError, Watch, serve};
 pub use spec::{CreateSpec, ServeSpec};
 pub use state::default_directory;
-pub use ublk::{DEPTH_DEFAULT as UBLK_DEPTH_DEFAULT, UblkSpec};

@@ -73,6 +73,17 @@ impl Name {
         let _ = fs::remove_file(self.note_of(device));
     }
 
+    /// Removes the link to a device that has been given up, and the note, unless another name has taken them over.
+    pub(crate) fn unlink_own(&self, device: &Path) {
+        if self.device().as_deref() == Some(device) {
+            let _ = fs::remove_file(self.path());
+        }
+        let note = self.note_of(device);
+        if fs::read_to_string(&note).is_ok_and(|text| text.trim_end() == self.name) {
+            let _ = fs::remove_file(note);
+        }
+    }
+
     fn note_of(&self, device: &Path) -> PathBuf {
         self.notes.join(device.file_name().unwrap_or_default())
     }
@@ -139,6 +150,24 @@ mod tests {
         assert_eq!(name.device().as_deref(), Some(Path::new("/dev/ublkb3")));
         name.unlink_all(Path::new("/dev/ublkb3"));
         assert!(links(&scratch).is_empty());
+    }
+
+    #[test]
+    fn a_device_of_another_name_keeps_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (first, second) = (name(&scratch, "a"), name(&scratch, "b"));
+        let device = Path::new("/dev/nbd0");
+        for each in [&first, &second] {
+            each.note(device).unwrap();
+            each.link(device).unwrap();
+        }
+        first.unlink_own(device);
+        assert_eq!(links(&scratch), ["b"]);
+        assert!(second.note_of(device).exists());
+        second.unlink_own(Path::new("/dev/nbd1"));
+        assert_eq!(links(&scratch), ["b"]);
+        second.unlink_own(device);
+        assert!(links(&scratch).is_empty() && !second.note_of(device).exists());
     }
 
     #[test]

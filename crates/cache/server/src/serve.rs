@@ -99,7 +99,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
         Arc::new(move |error: HostError| life.ask_to_stop(Reason::Failed(error)))
     };
     // Clients on this machine may wait for this process to free memory.
-    let is_local = spec.ublk.is_some();
+    let is_local = spec.device.is_some();
     if is_local {
         lock_memory();
     }

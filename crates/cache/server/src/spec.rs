@@ -8,8 +8,8 @@ use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_nbd::NbdAddress;
 
+use crate::block_device::BlockDeviceSpec;
 use crate::safety::Claim;
-use crate::ublk::UblkSpec;
 
 /// A cache to create.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct ServeSpec {
     /// Addresses for NBD clients.
     pub nbd: Vec<NbdAddress>,
     /// A block device on this machine.
-    pub ublk: Option<UblkSpec>,
+    pub device: Option<BlockDeviceSpec>,
     /// Mode, policy and sequential cut-off.
     pub mode: Mode,
     /// Admission and reclaim.

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use flaz_control::report::{
-    AdmissionReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport, LatencyReport,
-    LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport, QueueReport,
-    REPORT_SCHEMA, ReclaimReport, SpaceReport, StatusReport, TrafficReport, UblkReport, WriteBackReport,
+    AdmissionReport, BlockDeviceReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport,
+    LatencyReport, LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport,
+    QueueReport, REPORT_SCHEMA, ReclaimReport, SpaceReport, StatusReport, TrafficReport, WriteBackReport,
 };
 use flaz_engine::cache::lifecycle::Opened;
 use flaz_engine::format::superblock::{Superblock, VERSION};
@@ -79,7 +79,7 @@ pub(crate) struct Facts<'a> {
     /// The addresses that clients connect to.
     pub listeners: Vec<NbdReport>,
     /// The block devices.
-    pub devices: Vec<UblkReport>,
+    pub devices: Vec<BlockDeviceReport>,
 }
 
 /// The status of a running cache. `nbd`: the counts of each thread's connections.
@@ -213,7 +213,7 @@ fn live_report(
         memory: memory(stats),
         queues: queues(stats, threads, facts),
         nbd: facts.listeners.clone(),
-        ublk: facts.devices.clone(),
+        block_devices: facts.devices.clone(),
     }
 }
 

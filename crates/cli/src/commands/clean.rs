@@ -89,7 +89,7 @@ fn alone<T>(
         cache: cache.to_owned(),
         origin: idle.origin.clone(),
         nbd: Vec::new(),
-        ublk: None,
+        device: None,
         mode: Mode::WriteThrough,
         policy: defaults.policy,
         sequential_cutoff: defaults.sequential_cutoff,

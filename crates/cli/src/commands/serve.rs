@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use flaz_control::chain;
 use flaz_control::place::{self, Places};
 use flaz_nbd::NbdAddress;
-use flaz_server::{ServeError, ServeSpec, UblkSpec, Watch, default_directory, identify};
+use flaz_server::{BlockDeviceSpec, DriverSpec, ServeError, ServeSpec, Watch, default_directory, identify};
 use uuid::Uuid;
 
 use super::output;
-use crate::args::{NBD_ADDRESSES_MAX, ServeArgs};
+use crate::args::{NBD_ADDRESSES_MAX, NbdDevice, ServeArgs};
 use crate::error::Failure;
 
 /// Runs `flaz serve`.
@@ -20,7 +20,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     check_addresses(args)?;
     let failed = |error| failure(args, error);
     // Before anything is opened, so that a signal during the start is a clean stop.
-    let watch = Watch::start(args.ublk.is_some()).map_err(failed)?;
+    let watch = Watch::start(has_block_device(args)).map_err(failed)?;
     let uuid = identify(&args.cache).map_err(Failure::host("serve", &args.cache))?;
     let directory = Places::of_process().daemon_directory();
     if args.control.is_none() || args.nbd.is_empty() {
@@ -45,7 +45,10 @@ fn failure(args: &ServeArgs, error: ServeError) -> Failure {
 
 /// Tells scripts that clients can connect.
 fn announce(spec: &ServeSpec) {
-    let device = spec.ublk.iter().map(|ublk| ublk.path().display().to_string());
+    let device = spec
+        .device
+        .iter()
+        .map(|device| device.path().display().to_string());
     let addresses: Vec<_> = device.chain(spec.nbd.iter().map(ToString::to_string)).collect();
     // A script that has read the line may have closed the pipe; the daemon continues.
     if let Err(failure) = output::print(&format!("ready: {}\n", addresses.join(" "))) {
@@ -71,8 +74,37 @@ fn check_addresses(args: &ServeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+fn has_block_device(args: &ServeArgs) -> bool {
+    args.ublk.is_some() || args.nbd_device.is_some()
+}
+
+fn block_device(args: &ServeArgs, uuid: &Uuid) -> Option<BlockDeviceSpec> {
+    let (name, driver) = match (&args.ublk, &args.nbd_device) {
+        (Some(name), _) => {
+            let queues = args.ublk_queues.map(|number| number as u16);
+            let depth = args.ublk_depth.map(|number| number as u16);
+            (name.clone(), DriverSpec::Ublk { queues, depth })
+        }
+        (None, Some(Some(NbdDevice::Number(number)))) => (
+            None,
+            DriverSpec::Nbd {
+                number: Some(*number),
+            },
+        ),
+        (None, Some(Some(NbdDevice::Name(name)))) => (Some(name.clone()), DriverSpec::Nbd { number: None }),
+        (None, Some(None)) => (None, DriverSpec::Nbd { number: None }),
+        (None, None) => return None,
+    };
+    Some(BlockDeviceSpec {
+        name: name.unwrap_or_else(|| uuid.to_string()),
+        block_bytes: args.block_size,
+        keep: args.keep_device,
+        driver,
+    })
+}
+
 fn spec(args: &ServeArgs, uuid: &Uuid, nbd_default: PathBuf) -> ServeSpec {
-    let nbd = if args.nbd.is_empty() && args.ublk.is_some() {
+    let nbd = if args.nbd.is_empty() && has_block_device(args) {
         Vec::new()
     } else if args.nbd.is_empty() {
         vec![NbdAddress::Unix(nbd_default)]
@@ -83,13 +115,7 @@ fn spec(args: &ServeArgs, uuid: &Uuid, nbd_default: PathBuf) -> ServeSpec {
         cache: args.cache.clone(),
         origin: args.origin.clone(),
         nbd,
-        ublk: args.ublk.as_ref().map(|name| UblkSpec {
-            name: name.clone().unwrap_or_else(|| uuid.to_string()),
-            queues: args.ublk_queues.map(|number| number as u16),
-            depth: args.ublk_depth.map(|number| number as u16),
-            block_bytes: args.block_size,
-            keep: args.keep_device,
-        }),
+        device: block_device(args, uuid),
         mode: args.mode,
         policy: args.policy,
         sequential_cutoff: args.sequential_cutoff,

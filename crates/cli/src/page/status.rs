@@ -95,15 +95,16 @@ fn head(page: &mut Page, report: &StatusReport) {
         None => {}
     }
     let Some(live) = &report.live else { return };
-    for ublk in &live.ublk {
+    for device in &live.block_devices {
         page.line(
             "Block device",
             &format!(
-                "{} ({}), {} queues of {} requests",
-                ublk.name.display(),
-                ublk.device.display(),
-                ublk.queues,
-                ublk.depth
+                "{} ({}), {} {} of {} requests",
+                device.name.display(),
+                device.device.display(),
+                device.queues,
+                if device.queues == 1 { "queue" } else { "queues" },
+                device.depth
             ),
         );
     }

@@ -112,7 +112,7 @@ pub fn example() -> StatusReport {
                 connections_max: 64,
                 connections_total: 3,
             }],
-            ublk: vec![UblkReport {
+            block_devices: vec![BlockDeviceReport {
                 name: "/dev/flaz/disk".into(),
                 device: "/dev/ublkb0".into(),
                 queues: 2,

@@ -62,7 +62,7 @@ fn a_detach_during_a_stop_does_not_report_success() {
         cache,
         origin: None,
         nbd: Vec::new(),
-        ublk: None,
+        device: None,
         mode: Mode::WriteBack,
         policy: defaults.policy,
         sequential_cutoff: defaults.sequential_cutoff,

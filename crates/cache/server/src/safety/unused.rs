@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -13,18 +14,43 @@ use super::claim::uses_text;
 use super::holders::Use;
 use super::identity::DeviceNumber;
 
+/// udev opens a device for a moment when it appears or was written to.
+const OPENED_FOR_A_MOMENT: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(20);
+
 /// Opens the device exclusively, if nothing uses it: mounts, devices on it and other exclusive users find it busy as long as
 /// the file is open.
 ///
 /// # Errors
 /// What uses it, or why that cannot be found out: it then counts as used.
 pub(crate) fn hold_unused(device: &Path) -> Result<File, String> {
-    let unknown = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
+    let give_up = Instant::now() + OPENED_FOR_A_MOMENT;
+    loop {
+        match hold_unused_now(device) {
+            Err(InUse::OpenedBy(_)) if Instant::now() < give_up => std::thread::sleep(POLL),
+            other => return other.map_err(|used| used.to_string()),
+        }
+    }
+}
+
+/// What uses a device.
+#[derive(Debug, thiserror::Error)]
+enum InUse {
+    #[error("process {0} has it open")]
+    OpenedBy(u32),
+    #[error("{0}")]
+    Otherwise(String),
+}
+
+fn hold_unused_now(device: &Path) -> Result<File, InUse> {
+    let unknown = |what: &str, error: &dyn std::fmt::Display| InUse::Otherwise(format!("{what}: {error}"));
     let exclusive = OFlags::EXCL.bits().cast_signed();
     let file = match OpenOptions::new().read(true).custom_flags(exclusive).open(device) {
         Ok(file) => file,
         Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
-            return Err(uses_text(device).unwrap_or_else(|| Use::Claimed.to_string()));
+            return Err(InUse::Otherwise(
+                uses_text(device).unwrap_or_else(|| Use::Claimed.to_string()),
+            ));
         }
         Err(error) => return Err(unknown("cannot open it", &error)),
     };
@@ -37,7 +63,7 @@ pub(crate) fn hold_unused(device: &Path) -> Result<File, String> {
     numbers.push(number);
     let opened = opened_by(Path::new("/proc"), &numbers, std::process::id());
     match opened.map_err(|error| unknown("cannot list open files", &error))? {
-        Some(process) => Err(format!("process {process} has it open")),
+        Some(process) => Err(InUse::OpenedBy(process)),
         None => Ok(file),
     }
 }

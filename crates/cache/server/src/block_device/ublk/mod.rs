@@ -1,84 +1,43 @@
-//! The ublk front end: a block device on this machine.
+//! A block device by the ublk driver of Linux 6.1 and later.
 //!
-//! The device outlives the server. A start takes over the device that a killed server left, which it finds by a stamp
-//! ([`device`]), and requests that had no answer are sent again. A clean stop deletes the device, unless something uses it or
-//! [`UblkSpec::keep`] says so: then its requests wait for the next start.
-//!
-//! Invariants:
-//! - while the device exists, only its own front end opens the cache: other starts are refused ([`refuse_left_over`]);
-//! - it is deleted only while this process holds it exclusively, and only if it still has this cache's stamp;
-//! - each queue is served until it is parked or the device is stopped; another end of a queue ends the server.
+//! Invariant: each queue is served until it is parked or the device is stopped; another end of a queue ends the server.
 
 mod device;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_control::report::{NbdReport, UblkReport};
+use flaz_control::report::{BlockDeviceReport, NbdReport};
 use flaz_nbd::Snapshot;
 use flaz_runtime::{OneReceiver, OneSender, oneshot};
 use flaz_ublk::protocol::{DeviceInfo, Processors};
 use flaz_ublk::{CharDevice, Control, End, Patience, Queue};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use uuid::Uuid;
 
 pub use self::device::DEPTH_DEFAULT;
-use self::device::Stamp;
-pub(crate) use self::device::{REQUEST_BYTES_MAX, refuse_left_over};
+use self::device::REQUEST_BYTES_MAX;
+pub(super) use self::device::left_over;
+use super::{
+    BlockDeviceSpec, Exported, Phase, Phases, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, fits,
+    refuse_used_name,
+};
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
-use crate::names::{LINKS, Name};
+use crate::names::Name;
 use crate::safety::hold_unused;
 
-/// How long the driver has to notice that a server has ended, to make device files, and to end queues.
-const SETTLE_WITHIN: Duration = Duration::from_secs(10);
-const SETTLE_POLL: Duration = Duration::from_millis(10);
+/// The driver's name in messages.
+pub(super) const DRIVER: &str = "ublk";
 /// How long a stop of the block device may take: the kernel waits for requests.
 const STOP_WITHIN: Duration = Duration::from_secs(60);
 /// Interval of messages about a start that waits for the origin.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
-/// The block device to serve.
-#[derive(Clone, Debug, Default)]
-pub struct UblkSpec {
-    /// The last part of its name below `/dev/flaz`.
-    pub name: String,
-    /// Number of queues; by default one for each thread.
-    pub queues: Option<u16>,
-    /// Requests in flight of each queue; by default [`DEPTH_DEFAULT`].
-    pub depth: Option<u16>,
-    /// Bytes of a logical block, 512 or 4096; by default those of the origin.
-    pub block_bytes: Option<u32>,
-    /// Leave the device in place at a clean stop.
-    pub keep: bool,
-}
-
-impl UblkSpec {
-    /// The name of the device.
-    #[must_use]
-    pub fn path(&self) -> PathBuf {
-        Path::new(LINKS).join(&self.name)
-    }
-}
-
-/// The volume behind the device.
-pub(crate) struct Exported {
-    pub uuid: Uuid,
-    pub origin_identity: String,
-    pub bytes: u64,
-    /// Bytes of a sector of the origin.
-    pub origin_sector: u32,
-    pub read_only: bool,
-    /// Dirty data is discarded at this start.
-    pub discards_dirty: bool,
-    pub threads: u32,
-}
-
 /// A device of the driver.
-pub(crate) struct UblkFrontEnd {
+pub(super) struct UblkFrontEnd {
     state: Arc<State>,
     info: DeviceInfo,
     /// The device is left over from a server that has ended.
@@ -92,40 +51,16 @@ pub(crate) struct UblkFrontEnd {
 
 #[derive(Default)]
 struct State {
+    phases: Phases,
     /// Queues that are being served.
     queues: AtomicUsize,
-    running: Mutex<Running>,
-}
-
-#[derive(Default)]
-struct Running {
-    phase: Phase,
     /// Ends the service of each queue.
-    park: Vec<OneSender<()>>,
-}
-
-/// Goes forward only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
-    /// There is no block device yet, or it has no server.
-    #[default]
-    Starting,
-    Serving,
-    /// The end of a queue is expected.
-    Leaving,
+    park: Mutex<Vec<OneSender<()>>>,
 }
 
 impl State {
-    fn running(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the phase before.
-    fn enter(&self, phase: Phase) -> Phase {
-        let mut running = self.running();
-        let before = running.phase;
-        running.phase = before.max(phase);
-        before
+    fn park(&self) -> MutexGuard<'_, Vec<OneSender<()>>> {
+        self.park.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,19 +85,20 @@ impl UblkFrontEnd {
     ///
     /// # Errors
     /// The driver cannot be used, or the device does not fit the volume.
-    pub(crate) fn bind(spec: &UblkSpec, exported: &Exported) -> Result<Self, HostError> {
+    pub(super) fn bind(spec: &BlockDeviceSpec, exported: &Exported) -> Result<Self, HostError> {
         let mut control = Control::open()?;
         let stamp = Stamp::new(exported.uuid, &exported.origin_identity);
-        let parameters = device::parameters(spec, exported)?;
+        let parameters = device::parameters(spec.logical_block(exported)?, exported);
         let found = device::find(&mut control, stamp)?;
         let name = Name::new(&spec.name);
-        refuse_used_name(&name, found.as_ref())?;
+        refuse_used_name(spec.driver, &name, found.as_ref().map(Stamped::path).as_deref())?;
         let info = match found {
             Some(info) => {
                 let found = control.parameters(info.device)?;
-                device::fits(&parameters, &found, &info, exported)?;
+                let (has, wanted) = (device::shape(&found), device::shape(&parameters));
+                fits(DRIVER, &info.path(), has, wanted, exported)?;
                 for option in device::ignored(spec, &parameters, &found, &info) {
-                    tracing::warn!("{} keeps its own {option}", device::path(&info).display());
+                    tracing::warn!("{} keeps its own {option}", info.path().display());
                 }
                 info
             }
@@ -181,7 +117,7 @@ impl UblkFrontEnd {
     }
 
     fn device(&self) -> PathBuf {
-        device::path(&self.info)
+        self.info.path()
     }
 
     fn control(&self) -> MutexGuard<'_, Control> {
@@ -196,7 +132,7 @@ impl UblkFrontEnd {
         for number in 0..self.info.queues {
             let queue = char_device.queue(number)?;
             let (sender, parked) = oneshot();
-            self.state.running().park.push(sender);
+            self.state.park().push(sender);
             let thread = usize::from(number) % threads.count();
             let session = session(Session {
                 queue,
@@ -227,8 +163,8 @@ impl UblkFrontEnd {
     }
 
     fn park(&self) {
-        self.state.enter(Phase::Leaving);
-        let senders = std::mem::take(&mut self.state.running().park);
+        self.state.phases.enter(Phase::Leaving);
+        let senders = std::mem::take(&mut *self.state.park());
         for sender in senders {
             // A queue that has ended receives nothing.
             let _ = sender.send(());
@@ -270,7 +206,7 @@ impl UblkFrontEnd {
     /// Deletes the device, or leaves it to the next server.
     fn leave(&self) {
         let device = self.device();
-        self.state.enter(Phase::Leaving);
+        self.state.phases.enter(Phase::Leaving);
         if let Err(why) = self.remove() {
             tracing::info!(
                 "{} stays ({why}): its requests wait for the next start",
@@ -337,7 +273,7 @@ impl FrontEnd for UblkFrontEnd {
         }
         self.serve(&threads, &failed)?;
         self.start_device()?;
-        self.state.enter(Phase::Serving);
+        self.state.phases.enter(Phase::Serving);
         if let Err(error) = self.name.link(&device) {
             tracing::warn!("cannot make the link {}: {error}", self.name.path().display());
         }
@@ -374,20 +310,24 @@ impl FrontEnd for UblkFrontEnd {
         Vec::new()
     }
 
-    fn devices(&self) -> Vec<UblkReport> {
-        vec![UblkReport {
+    fn devices(&self) -> Vec<BlockDeviceReport> {
+        vec![BlockDeviceReport {
             name: self.name.path(),
             device: self.device(),
             queues: self.info.queues,
             depth: self.info.depth,
         }]
     }
+
+    fn request_bytes(&self) -> usize {
+        usize::from(self.info.queues) * usize::from(self.info.depth) * REQUEST_BYTES_MAX
+    }
 }
 
 impl Drop for UblkFrontEnd {
     /// A start that failed leaves no device that it has added.
     fn drop(&mut self) {
-        if !self.left_over && self.state.enter(Phase::Leaving) == Phase::Starting {
+        if !self.left_over && self.state.phases.enter(Phase::Leaving) == Phase::Starting {
             self.park();
             self.wait_for_queues();
             self.name.unlink_all(&self.device());
@@ -417,7 +357,7 @@ fn session(parts: Session) -> crate::front_end::Session {
         Box::pin(async move {
             let end = parts.queue.serve(volume, parts.parked).await;
             if let End::Driver(errno) = end
-                && parts.served.0.running().phase != Phase::Leaving
+                && parts.served.0.phases.now() != Phase::Leaving
             {
                 let error = std::io::Error::from_raw_os_error(errno);
                 let number = parts.number;
@@ -450,19 +390,6 @@ fn run_on(processors: &Processors) {
     }
 }
 
-/// Refuses a name that another device has.
-fn refuse_used_name(name: &Name, own: Option<&DeviceInfo>) -> Result<(), HostError> {
-    match name.device() {
-        Some(other) if other.exists() && Some(&other) != own.map(device::path).as_ref() => Err(format!(
-            "ublk: {} is the name of {}: choose another one with --ublk=NAME",
-            name.path().display(),
-            other.display()
-        )
-        .into()),
-        _ => Ok(()),
-    }
-}
-
 /// Opens the character device, whose file appears a little after the device was added.
 fn open_soon(open: impl Fn() -> Result<CharDevice, flaz_ublk::UblkError>) -> Result<CharDevice, HostError> {
     let give_up = Instant::now() + SETTLE_WITHIN;
@@ -478,15 +405,6 @@ fn open_soon(open: impl Fn() -> Result<CharDevice, flaz_ublk::UblkError>) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn phases_go_forward_only() {
-        let state = State::default();
-        assert_eq!(state.enter(Phase::Serving), Phase::Starting);
-        assert_eq!(state.enter(Phase::Leaving), Phase::Serving);
-        assert_eq!(state.enter(Phase::Serving), Phase::Leaving);
-        assert_eq!(state.running().phase, Phase::Leaving);
-    }
 
     #[test]
     fn queues_are_counted_even_if_they_never_run() {
