@@ -36,6 +36,7 @@ kill_server
 refused 'waits for its server' flaz serve "$CACHE" --nbd unix:/tmp/other.sock
 refused 'waits for its server' flaz flush "$CACHE"
 refused 'waits for its server' flaz detach "$CACHE"
+refused 'waits for its server' flaz create "$CACHE" --force --origin "$ORIGIN"
 refused 'is writable, expected read-only' flaz serve "$CACHE" --ublk=disk --read-only
 refused 'would lose dirty data' flaz serve "$CACHE" --ublk=disk --discard-cache --discard-dirty
 refused 'for another origin' flaz serve "$CACHE" --ublk=disk --discard-cache --discard-dirty --origin "$SPARE"
@@ -59,6 +60,14 @@ serve --mode write-back --ublk=disk
 kill "$holder"
 wait "$holder" || true
 
+modprobe loop
+loop=$(losetup --find --show "$device")
+refused "${loop#/dev/}" flaz detach "$CACHE"
+stop
+stays
+serve --mode write-back --ublk=disk
+losetup -d "$loop"
+
 step "partitions: in use, and named by udev"
 sectors=$(blockdev --getsz "$device")
 addpart "$device" 1 2048 $((sectors - 2048))
@@ -72,6 +81,20 @@ stop
 stays
 serve --mode write-back --ublk=disk
 umount "$files"
+
+step "what a writer has left in the page cache is there after a stop"
+head -c 67108864 /dev/urandom >/tmp/late
+file=$(readlink -f "$device")
+dd if=/tmp/late of="$device" bs=1M conv=notrunc status=none &
+writer=$!
+# While it closes the device, no process has it open, and the kernel still writes.
+until [ "$(readlink "/proc/$writer/fd/1")" = "$file" ]; do :; done
+while [ "$(readlink "/proc/$writer/fd/1")" = "$file" ]; do :; done
+stop
+wait "$writer" || fail "the writer failed"
+wait_for 10 gone
+serve --mode write-back --ublk=disk
+cmp -n 67108864 /tmp/late "$device" || fail "data of a writer that has ended without an error"
 
 step "a name has one device, and a device one name"
 truncate -s 64M /tmp/cache /tmp/origin

@@ -18,6 +18,7 @@ use flaz_runtime::{Config, Runtime};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::block_device::refuse_left_over;
 use crate::daemon::open_cache;
 use crate::error::HostError;
 use crate::origin::warn_if_weak;
@@ -91,6 +92,10 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
             .to_owned(),
     };
     let runtime = Runtime::new(Config::default())?;
+    // Requests that wait for the cache that is overwritten would wait for ever.
+    if let Ok(earlier) = runtime.block_on(cache::read_superblock(&device)) {
+        refuse_left_over(earlier.uuid, None)?;
+    }
     let superblock = runtime.block_on(cache::create(&device, options))?;
     Ok(CreateReport {
         cache: cache_report(spec.cache.path(), &superblock),

@@ -34,6 +34,8 @@ pub use self::ublk::DEPTH_DEFAULT as UBLK_DEPTH_DEFAULT;
 /// How long a driver has to notice that a server has ended, to make device files, and to remove a device.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 const SETTLE_POLL: Duration = Duration::from_millis(10);
+/// How long the page cache of a device may take to be written before the device is removed. If it takes longer, the device stays.
+const FLUSH_WITHIN: Duration = Duration::from_secs(60);
 
 /// The block device to serve.
 #[derive(Clone, Debug)]

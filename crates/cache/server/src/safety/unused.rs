@@ -3,11 +3,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::claim::uses_text;
@@ -18,12 +19,47 @@ use super::identity::DeviceNumber;
 const OPENED_FOR_A_MOMENT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Opens the device exclusively, if nothing uses it: mounts, devices on it and other exclusive users find it busy as long as
-/// the file is open.
+/// A device that nothing uses: mounts, devices on it and other exclusive users find it busy as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Unused {
+    file: File,
+    partitions: Vec<PathBuf>,
+}
+
+impl Unused {
+    /// Writes to the device what its page caches hold: a writer that has just closed it does not wait for that.
+    ///
+    /// # Errors
+    /// It fails, or takes longer.
+    pub(crate) fn flush(&self, within: Duration) -> Result<(), String> {
+        let text = |error: io::Error| format!("it cannot be flushed: {error}");
+        let (file, partitions) = (self.file.try_clone().map_err(text)?, self.partitions.clone());
+        let (sender, flushed) = mpsc::channel();
+        // The kernel may wait for ever.
+        let flush = move || {
+            let result = partitions
+                .iter()
+                .try_for_each(|partition| File::open(partition)?.sync_all())
+                .and_then(|()| file.sync_all());
+            // Nobody waits any more.
+            let _ = sender.send(result);
+        };
+        std::thread::Builder::new()
+            .name("flush".to_owned())
+            .spawn(flush)
+            .map_err(text)?;
+        match flushed.recv_timeout(within) {
+            Ok(result) => result.map_err(text),
+            Err(_) => Err(format!("it cannot be flushed within {} s", within.as_secs())),
+        }
+    }
+}
+
+/// Opens the device exclusively, if nothing uses it.
 ///
 /// # Errors
 /// What uses it, or why that cannot be found out: it then counts as used.
-pub(crate) fn hold_unused(device: &Path) -> Result<File, String> {
+pub(crate) fn hold_unused(device: &Path) -> Result<Unused, String> {
     let give_up = Instant::now() + OPENED_FOR_A_MOMENT;
     loop {
         match hold_unused_now(device) {
@@ -42,7 +78,7 @@ enum InUse {
     Otherwise(String),
 }
 
-fn hold_unused_now(device: &Path) -> Result<File, InUse> {
+fn hold_unused_now(device: &Path) -> Result<Unused, InUse> {
     let unknown = |what: &str, error: &dyn std::fmt::Display| InUse::Otherwise(format!("{what}: {error}"));
     let exclusive = OFlags::EXCL.bits().cast_signed();
     let file = match OpenOptions::new().read(true).custom_flags(exclusive).open(device) {
@@ -54,33 +90,42 @@ fn hold_unused_now(device: &Path) -> Result<File, InUse> {
         }
         Err(error) => return Err(unknown("cannot open it", &error)),
     };
+    // Loop devices and others that claim nothing.
+    if let Some(uses) = uses_text(device) {
+        return Err(InUse::Otherwise(uses));
+    }
     let metadata = file
         .metadata()
         .map_err(|error| unknown("cannot inspect it", &error))?;
     let number = DeviceNumber::from_raw(metadata.rdev());
-    let mut numbers = partitions(Path::new("/sys"), number)
+    let partitions = partitions(Path::new("/sys"), number)
         .map_err(|error| unknown("cannot list its partitions", &error))?;
+    let mut numbers: Vec<_> = partitions.iter().map(|(number, _)| *number).collect();
     numbers.push(number);
     let opened = opened_by(Path::new("/proc"), &numbers, std::process::id());
     match opened.map_err(|error| unknown("cannot list open files", &error))? {
         Some(process) => Err(InUse::OpenedBy(process)),
-        None => Ok(file),
+        None => Ok(Unused {
+            file,
+            partitions: partitions.into_iter().map(|(_, path)| path).collect(),
+        }),
     }
 }
 
-/// The numbers of the device's partitions.
-fn partitions(sys: &Path, device: DeviceNumber) -> io::Result<Vec<DeviceNumber>> {
-    let mut numbers = Vec::new();
+/// The numbers and files of the device's partitions.
+fn partitions(sys: &Path, device: DeviceNumber) -> io::Result<Vec<(DeviceNumber, PathBuf)>> {
+    let mut partitions = Vec::new();
     for entry in fs::read_dir(sys.join("dev/block").join(device.to_string()))? {
         let directory = entry?.path();
         if directory.join("partition").exists() {
             let text = fs::read_to_string(directory.join("dev"))?;
-            let number = DeviceNumber::parse(&text);
-            numbers
-                .push(number.ok_or_else(|| io::Error::other(format!("{}: {text:?}", directory.display())))?);
+            let number = DeviceNumber::parse(&text)
+                .ok_or_else(|| io::Error::other(format!("{}: {text:?}", directory.display())))?;
+            let name = directory.file_name().unwrap_or_default();
+            partitions.push((number, Path::new("/dev").join(name)));
         }
     }
-    Ok(numbers)
+    Ok(partitions)
 }
 
 /// A process that has one of these block devices open, except `own`.
@@ -114,22 +159,32 @@ fn has_open(files: &Path, numbers: &[DeviceNumber]) -> io::Result<bool> {
         Err(error) => return Err(error),
     };
     for path in paths {
-        match fs::metadata(path) {
-            Ok(file)
-                if file.file_type().is_block_device()
-                    && numbers.contains(&DeviceNumber::from_raw(file.rdev())) =>
-            {
-                return Ok(true);
-            }
+        match block_device_at(&path) {
+            Ok(Some(number)) if numbers.contains(&number) => return Ok(true),
+            Ok(_) => {}
+            // It may be the device.
+            Err(error @ (Errno::ACCESS | Errno::PERM)) => return Err(error.into()),
             // Files of which nothing is known are on file systems that do not answer: they are no block devices.
-            Ok(_) | Err(_) => {}
+            Err(_) => {}
         }
     }
     Ok(false)
 }
 
+/// The number of the block device that an open file is. Does not ask servers of network file systems, which may not answer.
+fn block_device_at(file: &Path) -> Result<Option<DeviceNumber>, Errno> {
+    let status = statx(CWD, file, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
+    let is_block_device = FileType::from_raw_mode(status.stx_mode.into()) == FileType::BlockDevice;
+    Ok(is_block_device.then_some(DeviceNumber {
+        major: status.stx_rdev_major,
+        minor: status.stx_rdev_minor,
+    }))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileTypeExt;
+
     use super::*;
 
     #[test]
@@ -155,7 +210,11 @@ mod tests {
             })
         };
         let number = |minor| DeviceNumber { major: 259, minor };
-        assert_eq!(listed(number(0)).unwrap(), [number(1), number(2)]);
+        let partition = |minor, path: &str| (number(minor), PathBuf::from(path));
+        assert_eq!(
+            listed(number(0)).unwrap(),
+            [partition(1, "/dev/ublkb0p1"), partition(2, "/dev/ublkb0p2")]
+        );
         assert!(listed(number(9)).is_err(), "no such device");
         fs::write(disk.join("ublkb0p2/dev"), "nonsense").unwrap();
         assert!(listed(number(0)).is_err());

@@ -51,7 +51,8 @@ pub(super) use self::device::number_of;
 use self::netlink::Driver;
 use self::protocol::Connect;
 use super::{
-    BlockDeviceSpec, Exported, Phase, Phases, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, refuse_used_name,
+    BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, Phases, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped,
+    refuse_used_name,
 };
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
@@ -308,9 +309,7 @@ impl KernelNbdFrontEnd {
             return Err("it is no longer the device of this server".to_owned());
         }
         let held = hold_unused(&device)?;
-        // What is left in the page cache of the device is lost with it.
-        held.sync_all()
-            .map_err(|error| format!("it cannot be flushed: {error}"))?;
+        held.flush(FLUSH_WITHIN)?;
         if !self.is_ours() {
             return Err("it was given to another server".to_owned());
         }

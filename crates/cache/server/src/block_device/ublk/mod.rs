@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use flaz_control::report::{BlockDeviceReport, NbdReport};
 use flaz_nbd::Snapshot;
 use flaz_runtime::{OneReceiver, OneSender, oneshot};
-use flaz_ublk::protocol::{DeviceInfo, Processors};
+use flaz_ublk::protocol::{DeviceInfo, DeviceState, Processors};
 use flaz_ublk::{CharDevice, Control, End, Patience, Queue};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -21,7 +21,7 @@ pub use self::device::DEPTH_DEFAULT;
 use self::device::REQUEST_BYTES_MAX;
 pub(super) use self::device::left_over;
 use super::{
-    BlockDeviceSpec, Exported, Phase, Phases, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, fits,
+    BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, Phases, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, fits,
     refuse_used_name,
 };
 use crate::error::HostError;
@@ -226,6 +226,7 @@ impl UblkFrontEnd {
         }
         let device = self.device();
         let held = hold_unused(&device)?;
+        held.flush(FLUSH_WITHIN)?;
         let mut control = self.control();
         let text = |error: flaz_ublk::UblkError| error.to_string();
         if !control
@@ -246,6 +247,19 @@ impl UblkFrontEnd {
             tracing::warn!("{error}: something has /dev/ublkc{} open", self.info.device);
         }
         Ok(())
+    }
+
+    /// The cache may have taken long to open: the number may belong to another device by now.
+    fn check_again(&self) -> Result<(), HostError> {
+        let now = self.control().info(self.info.device)?;
+        if now.is_some_and(|now| now.stamp == self.info.stamp && now.state() == DeviceState::Quiesced) {
+            return Ok(());
+        }
+        Err(format!(
+            "{DRIVER}: {} no longer waits for this server: it was deleted meanwhile; start again",
+            self.device().display()
+        )
+        .into())
     }
 
     /// Whether this process still serves the device: its number may have been given to another one.
@@ -269,6 +283,7 @@ impl FrontEnd for UblkFrontEnd {
             tracing::warn!("cannot note the name of {} for udev: {error}", device.display());
         }
         if self.left_over {
+            self.check_again()?;
             self.control().start_recovery(&self.info, SETTLE_WITHIN)?;
         }
         self.serve(&threads, &failed)?;
