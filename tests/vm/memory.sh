@@ -1,7 +1,6 @@
 #!/bin/bash
 # Memory pressure: swap space and a file system are on the block device, so the kernel frees memory only through the daemon.
-# boot: --memory 768M --timeout 600 --env OPTION=--ublk=disk
-# boot: --memory 768M --timeout 600 --env OPTION=--nbd-device=disk
+# boot: --memory 768M --timeout 600
 # shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
@@ -11,9 +10,9 @@ swap_mib=500
 hog_mib=560
 seconds=75
 
-modprobe -a ublk_drv nbd
+modprobe ublk_drv
 mkdir -p "$files"
-flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
+flaz create "$CACHE" --origin "$ORIGIN" 2>/dev/null
 
 # A program that fills memory, changes it and reads it back, for some time: its pages go to swap space.
 cat >/tmp/hog.py <<'PYTHON'
@@ -34,7 +33,7 @@ PYTHON
 
 for mode in write-through write-back; do
     step "$mode: swap space and a file system on the device"
-    serve "$OPTION" --mode "$mode"
+    serve --ublk=disk --mode "$mode"
     sectors=$(blockdev --getsz "$device")
     addpart "$device" 1 2048 $((swap_mib * 2048))
     addpart "$device" 2 $(((swap_mib + 1) * 2048)) $((sectors - (swap_mib + 1) * 2048))

@@ -185,8 +185,8 @@ pub struct ServeArgs {
     /// --nbd is also given. NAME is the UUID of the cache by default
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, value_parser = device_name, group = "device")]
     pub ublk: Option<Option<String>>,
-    /// Like --ublk, with the NBD client of Linux 5.14 or later: slower, for kernels without ublk. The device is the first
-    /// that is unused, or /dev/nbdN
+    /// Like --ublk, with the NBD client of Linux 5.14 or later: slower, for kernels without ublk, and not for swap space. The
+    /// device is the first that is unused, or /dev/nbdN
     #[arg(long, value_name = "NAME|/dev/nbdN", num_args = 0..=1, require_equals = true, value_parser = nbd_device,
         group = "device")]
     pub nbd_device: Option<Option<NbdDevice>>,
