@@ -30,20 +30,6 @@ PATH=/tmp/program:$PATH
 
 serve_disk() { serve --ublk=disk --threads 2 --mode "$mode" --block-size 4096; }
 
-# parts DEVICE: /dev/mapper/files and /dev/mapper/blocks on it.
-parts() {
-    local sectors
-    sectors=$(blockdev --getsz "$1")
-    dmsetup create files --table "0 $files_sectors linear $1 0"
-    dmsetup create blocks --table "0 $((sectors - files_sectors)) linear $1 $files_sectors"
-    udevadm settle
-}
-unparts() {
-    udevadm settle
-    dmsetup remove --retry files
-    dmsetup remove --retry blocks
-}
-
 check_files() { ledger.py check-files "$files" /tmp/ledger-files >>/tmp/checks || fail "files, $1"; }
 
 for mode in write-through write-back; do

@@ -13,7 +13,6 @@ device=/dev/flaz/disk
 files=/mnt/files
 writers=2
 writer_blocks=8000
-files_sectors=$((256 * 2048))
 
 modprobe -a nbd ublk_drv dm-mod
 mkdir -p "$files" /etc/udev/rules.d
@@ -27,27 +26,6 @@ gone() { [ ! -e /sys/block/nbd0/pid ] && [ ! -e "$device" ] && [ ! -e /run/flaz/
 stays() {
     [ -b "$device" ] || fail "the name was removed"
     [ -e /sys/block/nbd0/pid ] || fail "the device was removed"
-}
-
-# refused TEXT COMMAND...: the command fails, and says TEXT.
-refused() {
-    local text=$1
-    shift
-    ! "$@" >/tmp/refused.log 2>&1 || fail "not refused: $*"
-    grep -q -e "$text" /tmp/refused.log || fail "expected '$text' from '$*', got: $(cat /tmp/refused.log)"
-}
-
-parts() {
-    local sectors
-    sectors=$(blockdev --getsz "$1")
-    dmsetup create files --table "0 $files_sectors linear $1 0"
-    dmsetup create blocks --table "0 $((sectors - files_sectors)) linear $1 $files_sectors"
-    udevadm settle
-}
-unparts() {
-    udevadm settle
-    dmsetup remove --retry files
-    dmsetup remove --retry blocks
 }
 
 for mode in write-through write-back; do

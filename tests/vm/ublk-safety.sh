@@ -11,13 +11,6 @@ modprobe ublk_drv
 mkdir -p "$files" /etc/udev/rules.d
 cp /flaz/60-flaz.rules /etc/udev/rules.d/
 udevadm control --reload
-# refused TEXT COMMAND...: the command fails, and says TEXT.
-refused() {
-    local text=$1
-    shift
-    ! "$@" >/tmp/refused.log 2>&1 || fail "not refused: $*"
-    grep -q -e "$text" /tmp/refused.log || fail "expected '$text' from '$*', got: $(cat /tmp/refused.log)"
-}
 
 gone() { ! compgen -G '/dev/ublkb*' >/dev/null && [ ! -e "$device" ] && [ ! -e /run/flaz/devices/ublkb0 ]; }
 

@@ -33,6 +33,29 @@ started_warm() {
         python3 -c 'import json, sys; sys.exit(not json.load(sys.stdin)["live"]["daemon"]["started_warm"])'
 }
 
+# refused TEXT COMMAND...: the command fails, and says TEXT.
+refused() {
+    local text=$1
+    shift
+    ! "$@" >/tmp/refused.log 2>&1 || fail "not refused: $*"
+    grep -q -e "$text" /tmp/refused.log || fail "expected '$text' from '$*', got: $(cat /tmp/refused.log)"
+}
+
+# parts DEVICE: makes /dev/mapper/files, of $files_sectors, and /dev/mapper/blocks on it. unparts removes them.
+files_sectors=$((256 * 2048))
+parts() {
+    local sectors
+    sectors=$(blockdev --getsz "$1")
+    dmsetup create files --table "0 $files_sectors linear $1 0"
+    dmsetup create blocks --table "0 $((sectors - files_sectors)) linear $1 $files_sectors"
+    udevadm settle
+}
+unparts() {
+    udevadm settle
+    dmsetup remove --retry files
+    dmsetup remove --retry blocks
+}
+
 # Functions for a daemon with a block device, /dev/flaz/NAME. It serves $served, and its output is in $serve_log.
 served=$CACHE
 serve_log=/tmp/serve.log

@@ -14,6 +14,7 @@ use flaz_runtime::mailbox::Sender;
 
 use crate::error::HostError;
 use crate::order::{Order, post};
+use crate::safety::hold_unused;
 
 pub use crate::error::Failed;
 pub use crate::order::{Session, ThreadVolume};
@@ -69,14 +70,23 @@ pub trait FrontEnd: Send + Sync {
     fn cut(&self);
 
     /// The counts of the sessions on each thread.
-    fn counts(&self) -> Vec<Snapshot>;
+    fn counts(&self) -> Vec<Snapshot> {
+        Vec::new()
+    }
 
     /// The addresses of this front end, for `flaz status`.
-    fn report(&self) -> Vec<NbdReport>;
+    fn report(&self) -> Vec<NbdReport> {
+        Vec::new()
+    }
 
-    /// What uses the volume through this front end and could not go on without the cache, for a message.
+    /// What uses the block devices of this front end and could not go on without the cache, for a message.
     fn in_use(&self) -> Option<String> {
-        None
+        self.devices()
+            .iter()
+            .find_map(|BlockDeviceReport { device, .. }| {
+                let user = hold_unused(device).err()?;
+                Some(format!("{} is in use ({user})", device.display()))
+            })
     }
 
     /// The cache has been detached: nothing is kept for a next start.

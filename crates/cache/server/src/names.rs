@@ -73,7 +73,7 @@ impl Name {
         let _ = fs::remove_file(self.note_of(device));
     }
 
-    /// Removes the link to a device that has been given up, and the note, unless another name has taken them over.
+    /// Removes the link and the note of a device that was disconnected, unless they belong to another name now.
     pub(crate) fn unlink_own(&self, device: &Path) {
         if self.device().as_deref() == Some(device) {
             let _ = fs::remove_file(self.path());

@@ -299,7 +299,7 @@ fn refuse_used_name(driver: DriverSpec, name: &Name, own: Option<&Path>) -> Resu
     }
 }
 
-/// Whether a device that has a name is still there. The files of NBD devices stay when they are given up.
+/// Whether a named device still exists. The file of an NBD device stays when the device is disconnected.
 fn exists(device: &Path) -> bool {
     device.exists() && kernel_nbd::number_of(device).is_none_or(kernel_nbd::is_connected)
 }

@@ -221,6 +221,26 @@ mod tests {
     }
 
     #[test]
+    fn a_flush_includes_partitions_and_has_a_limit() {
+        let scratch = tempfile::tempdir().unwrap();
+        let flushed = |name: &str, within| {
+            let unused = Unused {
+                file: tempfile::tempfile().unwrap(),
+                partitions: vec![scratch.path().join(name)],
+            };
+            unused.flush(within)
+        };
+        fs::write(scratch.path().join("partition"), "").unwrap();
+        assert_eq!(flushed("partition", Duration::from_secs(60)), Ok(()));
+        let error = flushed("missing", Duration::from_secs(60)).unwrap_err();
+        assert!(error.contains("it cannot be flushed: No such file"), "{error}");
+        // Opening it waits for a writer, as the kernel would wait for an origin that does not answer.
+        rustix::fs::mkfifoat(CWD, scratch.path().join("fifo"), rustix::fs::Mode::RUSR).unwrap();
+        let error = flushed("fifo", Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error, "it cannot be flushed within 0 s");
+    }
+
+    #[test]
     fn a_process_with_the_device_open_is_found() {
         let Some(device) = fs::read_dir("/dev").unwrap().flatten().find(|entry| {
             entry

@@ -7,8 +7,8 @@
 //!
 //! - *Lost socket.* New requests wait in the driver for `DEAD_CONN_TIMEOUT`. Requests that were sent and not answered are sent
 //!   again only when their timer ends and the device has another socket by then (`nbd_xmit_timeout`). The timer is 30 s, or
-//!   `queue/io_timeout`, which is set to a few seconds for this reason, and back to 30 s before a device is given up: the
-//!   driver keeps it for the next user of the number.
+//!   `queue/io_timeout`, which is set to a few seconds for this reason, and back to 30 s before a device is disconnected:
+//!   the driver keeps it for the next user of the number.
 //! - *One connection.* With several, the driver closes a connection when a request takes longer than its timer, and sends the
 //!   request again over another one. A slow origin would lose its connections; and the first copy of a write, still unread in
 //!   the closed socket, could overtake later writes of the same block. A timer long enough to exclude this would hold up the
@@ -19,7 +19,7 @@
 //! - *Taking over.* `RECONFIGURE` replaces a dead socket only, and succeeds without effect if there is none yet, because the
 //!   driver notices the end of a server late. It then closes the new socket. So after the kernel's end is closed here, a
 //!   hang-up on the other end means: try again.
-//! - *Giving up.* `DISCONNECT` fails requests in flight and drops the page cache without writing it. So the device is held
+//! - *Removal.* `DISCONNECT` fails requests in flight and drops the page cache without writing it. So the device is held
 //!   exclusively and synced first. Unlike a ublk device, `/dev/nbdN` stays, with a size of 0: the driver makes 16 of them when
 //!   it is loaded. `NBD_CFLAG_DESTROY_ON_DISCONNECT` would take one of those from other users, and
 //!   `NBD_CFLAG_DISCONNECT_ON_CLOSE` would end the device with its last user, although the server goes on.
@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_control::report::{BlockDeviceReport, NbdReport};
+use flaz_control::report::BlockDeviceReport;
 use flaz_nbd::limits::BYTES_IN_FLIGHT_MAX;
 use flaz_nbd::{Counters, Export, Incoming, Limits, Service, Shutdown, Snapshot, serve_connection};
 use flaz_runtime::Rt;
@@ -257,7 +257,7 @@ impl KernelNbdFrontEnd {
         matches!(self.devices.stamp(self.number()), Ok(Some(stamp)) if stamp == self.stamp)
     }
 
-    /// Gives up a device that this start has connected.
+    /// Disconnects a device that this start has connected.
     fn undo(&self) {
         self.phases.enter(Phase::Leaving);
         self.name.unlink_all(&self.device());
@@ -375,22 +375,12 @@ impl FrontEnd for KernelNbdFrontEnd {
         self.shutdown.cut();
     }
 
-    fn in_use(&self) -> Option<String> {
-        let device = self.device();
-        let user = hold_unused(&device).err()?;
-        Some(format!("{} is in use ({user})", device.display()))
-    }
-
     fn detached(&self) {
         self.keep.store(false, Ordering::SeqCst);
     }
 
     fn counts(&self) -> Vec<Snapshot> {
         vec![self.counters.snapshot()]
-    }
-
-    fn report(&self) -> Vec<NbdReport> {
-        Vec::new()
     }
 
     fn devices(&self) -> Vec<BlockDeviceReport> {

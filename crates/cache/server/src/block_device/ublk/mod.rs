@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_control::report::{BlockDeviceReport, NbdReport};
-use flaz_nbd::Snapshot;
+use flaz_control::report::BlockDeviceReport;
 use flaz_runtime::{OneReceiver, OneSender, oneshot};
 use flaz_ublk::protocol::{DeviceInfo, DeviceState, Processors};
 use flaz_ublk::{CharDevice, Control, End, Patience, Queue};
@@ -45,7 +44,6 @@ pub(super) struct UblkFrontEnd {
     name: Name,
     keep: AtomicBool,
     read_only: bool,
-    threads: u32,
     control: Mutex<Control>,
 }
 
@@ -111,7 +109,6 @@ impl UblkFrontEnd {
             name,
             keep: AtomicBool::new(spec.keep),
             read_only: exported.read_only,
-            threads: exported.threads,
             control: Mutex::new(control),
         })
     }
@@ -307,22 +304,8 @@ impl FrontEnd for UblkFrontEnd {
         self.park();
     }
 
-    fn in_use(&self) -> Option<String> {
-        let device = self.device();
-        let user = hold_unused(&device).err()?;
-        Some(format!("{} is in use ({user})", device.display()))
-    }
-
     fn detached(&self) {
         self.keep.store(false, Ordering::SeqCst);
-    }
-
-    fn counts(&self) -> Vec<Snapshot> {
-        vec![Snapshot::default(); self.threads as usize]
-    }
-
-    fn report(&self) -> Vec<NbdReport> {
-        Vec::new()
     }
 
     fn devices(&self) -> Vec<BlockDeviceReport> {

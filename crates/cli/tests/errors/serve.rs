@@ -1,0 +1,182 @@
+//! `flaz serve`, and other commands that open a cache.
+
+use super::*;
+
+#[test]
+fn serve_with_invalid_options() {
+    let scratch = Scratch::new();
+    scratch.run("serve").refused(USAGE, &["<CACHE>"]);
+    let serve = |words: &str| scratch.run(&format!("serve c {words}"));
+    serve("--mode write-behind").refused(
+        USAGE,
+        &[
+            "write-behind",
+            "write-through, write-back, write-around, pass-through",
+        ],
+    );
+    serve("--policy lru").refused(USAGE, &["s3-fifo, second-touch, fifo"]);
+    serve("--threads 0").refused(USAGE, &["--threads"]);
+    serve("--threads two").refused(USAGE, &["two"]);
+    serve("--sequential-cutoff x").refused(USAGE, &["'x' is not a size"]);
+    serve("--codec gzip").refused(USAGE, &["gzip"]);
+    serve("--emulate-origin floppy").refused(USAGE, &["hdd, ssd, network-volume"]);
+    serve("--nbd /run/x").refused(USAGE, &["expected unix:PATH or tcp:HOST[:PORT]"]);
+    serve("--nbd tcp:host").refused(USAGE, &["tcp:host:10809", "--insecure-tcp"]);
+    serve("--nbd tcp:host:0").refused(USAGE, &["expected a number from 1 to 65535"]);
+    let long = format!("--nbd unix:/{}", "x".repeat(120));
+    serve(&long).refused(USAGE, &["has 121 bytes", "maximum is 107"]);
+    serve("--nbd tcp:127.0.0.1:10809").refused(USAGE, &["TCP without TLS", "--insecure-tcp"]);
+    for name in ["a/b", ".a", "a%20b", ""] {
+        serve(&format!("--ublk={name}")).refused(USAGE, &["--ublk"]);
+    }
+    for device in ["a/b", "/dev/sda", "/dev/nbd", "/dev/nbd32768", "/dev/nbd-1", ""] {
+        serve(&format!("--nbd-device={device}"))
+            .refused(USAGE, &["--nbd-device", "expected /dev/nbdN, or a name"]);
+    }
+    serve("--nbd-device --ublk").refused(USAGE, &["--nbd-device", "cannot be used with"]);
+    serve("--nbd-device --ublk-depth 8").refused(USAGE, &["--ublk"]);
+    serve("--keep-device").refused(USAGE, &["--ublk", "--nbd-device"]);
+    serve("--ublk --block-size 1024").refused(USAGE, &["expected 512 or 4096"]);
+    serve("--ublk --ublk-depth 0").refused(USAGE, &["--ublk-depth"]);
+    serve("--nbd unix:a --nbd unix:a").refused(USAGE, &["unix:a is given twice"]);
+    serve(&"--nbd unix:a ".repeat(17)).refused(USAGE, &["the maximum is 16"]);
+}
+
+/// Without the driver, the cache stays as it was.
+#[test]
+fn a_missing_ublk_driver_is_named_with_what_to_do() {
+    if Path::new("/dev/ublk-control").exists() {
+        eprintln!("skipped: the ublk driver is loaded");
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let before = fs::read(scratch.path("cache")).unwrap();
+    for options in [
+        "",
+        "=disk --ublk-depth 8 --ublk-queues 2 --block-size 4096 --keep-device",
+    ] {
+        let ran = scratch.run(&format!("serve cache --ublk{options}"));
+        ran.refused(FAILURE, &["/dev/ublk-control", "modprobe ublk_drv", "--nbd"]);
+    }
+    assert!(before == fs::read(scratch.path("cache")).unwrap());
+}
+
+/// Without the driver, or without permission to use it, the cache stays as it was.
+#[test]
+fn a_missing_nbd_driver_is_named_with_what_to_do() {
+    if Path::new("/sys/module/nbd").exists() || Path::new("/sys/block/nbd0").exists() {
+        eprintln!("skipped: the NBD driver is loaded");
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let before = fs::read(scratch.path("cache")).unwrap();
+    let may_use = rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN));
+    let expected: &[&str] = match may_use {
+        true => &["the kernel has no NBD driver", "modprobe nbd", "--nbd"],
+        false => &["cannot use the driver", "run as root", "--nbd"],
+    };
+    for device in ["", "=disk", "=/dev/nbd3 --block-size 4096 --keep-device"] {
+        let ran = scratch.run(&format!("serve cache --nbd-device{device}"));
+        ran.refused(FAILURE, expected);
+    }
+    assert!(before == fs::read(scratch.path("cache")).unwrap());
+}
+
+#[test]
+fn serve_check_and_dump_refuse_other_files() {
+    let scratch = Scratch::new();
+    scratch.file("zeroes");
+    for command in ["serve", "check", "dump", "status", "stop"] {
+        scratch
+            .run(&format!("{command} none"))
+            .refused(FAILURE, &["none"]);
+        scratch
+            .run(&format!("{command} zeroes"))
+            .refused(FAILURE, &["zeroes"]);
+    }
+    scratch.run("check").refused(USAGE, &["<CACHE>"]);
+    scratch.run("dump").refused(USAGE, &["<CACHE>"]);
+}
+
+/// A damaged cache may contain writes that the origin lacks: no message may suggest recreating it.
+#[test]
+fn a_damaged_cache_is_not_recreated_without_warning() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    let commands = ["check", "serve", "status", "flush", "detach"];
+    let refuse = |hint: &[&str], not: &str| {
+        for command in commands {
+            let ran = scratch.run(&format!("{command} cache"));
+            ran.refused(FAILURE, hint);
+            assert!(!ran.err().contains(not), "{command}: {}", ran.err());
+        }
+    };
+    scratch.file("cache");
+    refuse(
+        &["not a flaz cache", "check the path", "`flaz create`"],
+        "may hold writes",
+    );
+    scratch.run("create cache --origin origin --force").succeeded();
+    let cache = File::options().write(true).open(scratch.path("cache")).unwrap();
+    cache.set_len(SIZE / 2).unwrap();
+    refuse(&["truncated", "may hold writes"], "`flaz create`");
+    cache.set_len(SIZE).unwrap();
+    scratch.run("status cache").succeeded();
+    for slot in [0, 64 << 10] {
+        cache.write_all_at(b"bit rot", slot + 600).unwrap();
+    }
+    refuse(&["checksum mismatch", "may hold writes"], "create one");
+}
+
+#[test]
+fn a_smaller_missing_or_different_origin_is_refused() {
+    let scratch = Scratch::new();
+    let origin = scratch.file("origin");
+    scratch.file("other");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let before = fs::read(scratch.path("cache")).unwrap();
+    let refuse = |hint: &[&str], options: &str| {
+        for command in ["serve", "flush", "detach"] {
+            scratch
+                .run(&format!("{command} cache {options}"))
+                .refused(FAILURE, hint);
+        }
+    };
+    refuse(
+        &[
+            "other is not the origin that this cache was created for",
+            "specify the right origin with --origin",
+            "--discard-cache",
+        ],
+        "--origin other",
+    );
+    // The size of another device means nothing.
+    scratch.file("small").set_len(SIZE / 4).unwrap();
+    refuse(
+        &["small is not the origin that this cache was created for"],
+        "--origin small",
+    );
+    refuse(
+        &["none", "No such file", "current path with --origin"],
+        "--origin none",
+    );
+    origin.set_len(SIZE / 2).unwrap();
+    refuse(
+        &[
+            "is smaller than when the cache was created",
+            "expected 33554432 bytes, found 16777216",
+        ],
+        "",
+    );
+    fs::remove_file(scratch.path("origin")).unwrap();
+    refuse(&["No such file", "--origin"], "");
+    assert!(
+        fs::read(scratch.path("cache")).unwrap() == before,
+        "it was written to"
+    );
+}
