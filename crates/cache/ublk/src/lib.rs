@@ -4,7 +4,9 @@
 //! |---|---|
 //! | [`protocol`] | structures and numbers of the driver; pure |
 //! | [`control`] | `/dev/ublk-control`: adding, starting, stopping, taking over and deleting devices |
-//! | [`queue`] | `/dev/ublkcN`: the requests of one queue |
+//! | [`char_device`] | `/dev/ublkcN`: opened, with the requests that the driver describes there |
+//! | [`queue`] | the service of one queue |
+//! | `request` | one request, and its answer |
 //! | [`error`] | what fails, and what to do |
 //!
 //! Data is copied between the page cache and this process by the driver (its plain copy mode): a compressor has to see it in
@@ -13,11 +15,14 @@
 //!
 //! References: Documentation/block/ublk.rst and include/uapi/linux/ublk_cmd.h of Linux.
 
+pub mod char_device;
 pub mod control;
 pub mod error;
 pub mod protocol;
 pub mod queue;
+mod request;
 
+pub use char_device::{CharDevice, many_queues_are_possible};
 pub use control::{Control, NewDevice, Patience, device_numbers};
 pub use error::UblkError;
-pub use queue::{CharDevice, End, Queue, many_queues_are_possible};
+pub use queue::{End, Queue};

@@ -127,7 +127,7 @@ impl UblkFrontEnd {
             open_soon(|| CharDevice::open(self.info, self.control().encoding(), self.read_only))?;
         let mut processors = self.processors(threads.count())?;
         for number in 0..self.info.queues {
-            let queue = char_device.queue(number)?;
+            let queue = Queue::open(&char_device, number)?;
             let (sender, parked) = oneshot();
             self.state.park().push(sender);
             let thread = usize::from(number) % threads.count();
