@@ -1,21 +1,17 @@
 //! Control of devices, through `/dev/ublk-control`.
 //!
-//! Invariants:
-//! - one command is in flight at a time, and memory that the driver may access lives until its answer: after a command that is
-//!   late it is leaked, and the ring is not used again;
-//! - a device is used only if its requests can be answered as [`crate::queue`] does it: [`Control::add`] and
-//!   [`Control::start_recovery`] refuse others.
+//! Invariant: a device is used only if its requests can be answered as [`crate::queue`] does it: [`Control::add`] and
+//! [`Control::start_recovery`] refuse others.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, opcode, squeue};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use crate::command_ring::{CommandRing, Patience};
 use crate::error::UblkError;
 use crate::protocol::{
     ANY_DEVICE, ControlCommand, ControlOp, DeviceInfo, Encoding, Parameters, Processors, flag,
@@ -26,13 +22,8 @@ const CONTROL: &str = "/dev/ublk-control";
 const DEVICES: &str = "/sys/class/ublk-char";
 /// How long most commands may take.
 const COMMAND_WITHIN: Duration = Duration::from_secs(10);
-/// Interval at which a caller is asked whether to wait on.
-const ASK_EVERY: Duration = Duration::from_millis(250);
 const COMMAND_LIMIT: Patience<'static> = Patience::Limit(COMMAND_WITHIN);
 const RECOVERY_POLL: Duration = Duration::from_millis(20);
-const RING_ENTRIES: u32 = 8;
-/// Bytes of a command in a submission entry of 128 bytes.
-const COMMAND_AREA_BYTES: usize = 80;
 
 /// A device to add.
 #[derive(Clone, Copy, Debug)]
@@ -47,22 +38,11 @@ pub struct NewDevice {
     pub stamp: u64,
 }
 
-/// How long an answer is awaited.
-#[expect(missing_debug_implementations, reason = "a closure cannot be printed")]
-pub enum Patience<'a> {
-    /// So long.
-    Limit(Duration),
-    /// As long as the closure, called several times a second with the time waited, returns `true`.
-    While(&'a mut dyn FnMut(Duration) -> bool),
-}
-
 /// The driver.
 pub struct Control {
     file: File,
-    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    ring: CommandRing,
     encoding: Encoding,
-    /// Commands sent, by which their answers are recognised.
-    sent: u64,
 }
 
 impl std::fmt::Debug for Control {
@@ -88,12 +68,10 @@ impl Control {
                 source,
             },
         })?;
-        let ring = IoUring::builder().build(RING_ENTRIES).map_err(UblkError::Ring)?;
         let mut control = Self {
             file,
-            ring,
+            ring: CommandRing::default(),
             encoding: Encoding::Ioctl,
-            sent: 0,
         };
         control.probe()?;
         Ok(control)
@@ -340,80 +318,22 @@ impl Control {
         memory: T,
         patience: Patience<'_>,
     ) -> Result<T, UblkError> {
-        assert!(
-            usize::from(command.len) <= size_of::<T>(),
-            "the driver stays inside"
-        );
-        let mut memory = Box::new(memory);
-        let address: *mut T = &raw mut *memory;
-        let command = ControlCommand {
-            address: if command.len > 0 { address as u64 } else { 0 },
-            ..command
-        };
         let begun = Instant::now();
-        match self.send(op.number(self.encoding), &command, patience) {
-            Ok(Some(result)) if result >= 0 => Ok(*memory),
-            Ok(Some(result)) => Err(UblkError::Command {
+        let number = op.number(self.encoding);
+        let answer = self
+            .ring
+            .exchange(self.file.as_fd(), number, command, memory, patience)
+            .map_err(UblkError::Ring)?;
+        match answer {
+            Some((memory, result)) if result >= 0 => Ok(memory),
+            Some((_, result)) => Err(UblkError::Command {
                 what,
                 source: io::Error::from_raw_os_error(-result),
             }),
-            Ok(None) => {
-                // The driver may still write to it.
-                Box::leak(memory);
-                // The answer must not be taken for that of another command.
-                self.ring = IoUring::builder().build(RING_ENTRIES).map_err(UblkError::Ring)?;
-                Err(UblkError::Late {
-                    what,
-                    seconds: begun.elapsed().as_secs(),
-                })
-            }
-            Err(error) => {
-                Box::leak(memory);
-                Err(UblkError::Ring(error))
-            }
-        }
-    }
-
-    /// The driver's result; `None` if it comes too late.
-    fn send(
-        &mut self,
-        number: u32,
-        command: &ControlCommand,
-        mut patience: Patience<'_>,
-    ) -> io::Result<Option<i32>> {
-        let mut area = [0; COMMAND_AREA_BYTES];
-        area[..size_of::<ControlCommand>()].copy_from_slice(command.as_bytes());
-        self.sent += 1;
-        let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), number)
-            .cmd(area)
-            .build()
-            .user_data(self.sent);
-        // SAFETY: the only memory that the command names is that of `exchange`, which lives until the answer.
-        unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::Error::other("the ring is full"))?;
-        let begun = Instant::now();
-        loop {
-            let wait = match &patience {
-                Patience::Limit(limit) => limit.saturating_sub(begun.elapsed()),
-                Patience::While(_) => ASK_EVERY,
-            };
-            let timespec = Timespec::from(wait);
-            let arguments = SubmitArgs::new().timespec(&timespec);
-            match self.ring.submitter().submit_with_args(1, &arguments) {
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => {}
-                Err(error) => return Err(error),
-                Ok(_) => {}
-            }
-            if let Some(completion) = self.ring.completion().next() {
-                assert_eq!(completion.user_data(), self.sent, "one command is in flight");
-                return Ok(Some(completion.result()));
-            }
-            let on = match &mut patience {
-                Patience::Limit(limit) => begun.elapsed() < *limit,
-                Patience::While(asked) => asked(begun.elapsed()),
-            };
-            if !on {
-                return Ok(None);
-            }
+            None => Err(UblkError::Late {
+                what,
+                seconds: begun.elapsed().as_secs(),
+            }),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`protocol`] | structures and numbers of the driver; pure |
 //! | [`control`] | `/dev/ublk-control`: adding, starting, stopping, taking over and deleting devices |
+//! | `command_ring` | its commands, one at a time |
 //! | [`char_device`] | `/dev/ublkcN`: opened, with the requests that the driver describes there |
 //! | [`queue`] | the service of one queue |
 //! | `request` | one request, and its answer |
@@ -16,6 +17,7 @@
 //! References: Documentation/block/ublk.rst and include/uapi/linux/ublk_cmd.h of Linux.
 
 pub mod char_device;
+mod command_ring;
 pub mod control;
 pub mod error;
 pub mod protocol;
@@ -23,6 +25,7 @@ pub mod queue;
 mod request;
 
 pub use char_device::{CharDevice, many_queues_are_possible};
-pub use control::{Control, NewDevice, Patience, device_numbers};
+pub use command_ring::Patience;
+pub use control::{Control, NewDevice, device_numbers};
 pub use error::UblkError;
 pub use queue::{End, Queue};
