@@ -2,6 +2,8 @@
 
 use std::os::fd::RawFd;
 
+use crate::command::Submission;
+
 /// Maximum number of operations of one runtime that are submitted at a time.
 pub(crate) const OPS_MAX: usize = 4096;
 
@@ -51,6 +53,7 @@ pub(crate) enum Request {
         fd: RawFd,
         op: u32,
         bytes: [u8; 16],
+        submission: Submission,
     },
 }
 
@@ -66,6 +69,17 @@ pub(crate) enum CompletedBy {
 }
 
 impl Request {
+    /// Whether the device may begin before the end of the turn.
+    pub(crate) fn may_be_early(self) -> bool {
+        !matches!(
+            self,
+            Self::Command {
+                submission: Submission::Together,
+                ..
+            }
+        )
+    }
+
     pub(crate) fn completed_by(self) -> CompletedBy {
         match self {
             Self::Accept { .. } | Self::Recv { .. } | Self::Send { .. } | Self::SendMsg { .. } => {

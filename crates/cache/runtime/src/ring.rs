@@ -135,7 +135,9 @@ impl Ring {
     pub(crate) fn push(&self, request: Request, user_data: u64) {
         let mut inner = self.inner.borrow_mut();
         inner.push(&entry(request).user_data(user_data));
-        inner.submit_early();
+        if request.may_be_early() {
+            inner.submit_early();
+        }
     }
 
     /// Requests the cancellation of an operation. It completes in any case.
@@ -339,6 +341,40 @@ fn entry(request: Request) -> Entry {
             let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
             opcode::SendMsg::new(Fd(fd), msg).flags(flags).build()
         }
-        Request::Command { fd, op, bytes } => opcode::UringCmd16::new(Fd(fd), op).cmd(bytes).build(),
+        Request::Command { fd, op, bytes, .. } => opcode::UringCmd16::new(Fd(fd), op).cmd(bytes).build(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::command::Submission;
+
+    fn queued_after(commands: usize, submission: Submission) -> Option<usize> {
+        let ring = Ring::new(64, 128)
+            .inspect_err(|error| eprintln!("skipped: {error}"))
+            .ok()?;
+        let null = File::open("/dev/null").expect("there is one");
+        for number in 0..commands {
+            let request = Request::Command {
+                fd: null.as_raw_fd(),
+                op: 0,
+                bytes: [0; 16],
+                submission,
+            };
+            ring.push(request, number as u64);
+        }
+        let queued = ring.inner.borrow_mut().uring.submission().len();
+        ring.submit_all();
+        Some(queued)
+    }
+
+    #[test]
+    fn commands_that_belong_together_wait_for_the_end_of_the_turn() {
+        let commands = 3 * SUBMIT_EARLY;
+        assert!(queued_after(commands, Submission::Together).is_none_or(|queued| queued == commands));
+        assert!(queued_after(commands, Submission::Soon).is_none_or(|queued| queued < SUBMIT_EARLY));
     }
 }

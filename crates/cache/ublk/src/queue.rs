@@ -16,7 +16,7 @@ use flaz_device::IoBuf;
 use flaz_device::local::Notify;
 use flaz_engine::volume::Volume;
 use flaz_runtime::OneReceiver;
-use flaz_runtime::command::command;
+use flaz_runtime::command::{Submission, command};
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -158,9 +158,10 @@ impl Queue {
             address: buf.as_mut_ptr() as u64,
         };
         let number = op.number(self.device.encoding);
+        let submission = Submission::Soon;
         // SAFETY: the driver accesses no memory but that at the address, at most `request_bytes_max` bytes, which is all of
         // `buf`.
-        unsafe { command(self.device.fd.as_fd(), number, bytes.to_bytes(), buf).await }
+        unsafe { command(self.device.fd.as_fd(), number, bytes.to_bytes(), buf, submission).await }
     }
 }
 
