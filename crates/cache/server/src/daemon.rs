@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flaz_control::report::{CacheReport, OriginReport, StatusReport};
@@ -29,6 +30,7 @@ use crate::front_end::{Failed, FrontEnd, SessionThreads};
 use crate::nbd::NbdFrontEnd;
 use crate::order::{ANSWER_WITHIN, Order};
 use crate::origin::{explain, open_origin};
+use crate::process::keep_memory_free;
 use crate::safety::{self, Claim};
 use crate::spec::ServeSpec;
 use crate::state::StateFile;
@@ -165,7 +167,16 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let (lifecycle, opened) = runtime
         .block_on(opening)
         .map_err(|error| explain(error, &runtime, &devices.origin, before.as_ref()))?;
-    start_front_ends(&front_ends, &threads, &failed)?;
+    let sessions = SessionThreads::new(threads.mailboxes());
+    let reserve_memory = || {
+        if spec.device.is_some() {
+            let shards = lifecycle.superblock().geometry.shard_count;
+            keep_memory_free(request_bytes(&front_ends, shards));
+        }
+    };
+    start_front_ends(&front_ends, &sessions, &failed, reserve_memory, |join| {
+        threads.add(join)
+    })?;
     Ok(Daemon {
         spec: spec.clone(),
         settings: Mutex::new(settings),
@@ -198,18 +209,32 @@ fn open_options(spec: &ServeSpec) -> OpenOptions {
     }
 }
 
+/// Starts the front ends. `reserve_memory` is called when they have their own memory, and before clients send requests: from then
+/// on the kernel may wait for this process to free memory.
 fn start_front_ends(
     front_ends: &[Box<dyn FrontEnd>],
-    threads: &Threads,
+    sessions: &SessionThreads,
     failed: &Failed,
+    reserve_memory: impl FnOnce(),
+    add_thread: impl Fn(JoinHandle<()>),
 ) -> Result<(), HostError> {
     for front_end in front_ends {
-        let sessions = SessionThreads::new(threads.mailboxes());
-        for join in front_end.start(sessions, Arc::clone(failed))? {
-            threads.add(join);
-        }
+        front_end.prepare(sessions, failed)?;
+    }
+    reserve_memory();
+    for front_end in front_ends {
+        let threads = front_end.start(sessions.clone(), Arc::clone(failed))?;
+        threads.into_iter().for_each(&add_thread);
     }
     Ok(())
+}
+
+/// Memory that requests of block devices take at most while they are served, in bytes: their data, what the shards queue and send,
+/// and some for all else.
+fn request_bytes(front_ends: &[Box<dyn FrontEnd>], shards: u32) -> usize {
+    const OTHER_BYTES: usize = 32 << 20;
+    let requests = front_ends.iter().map(|front_end| front_end.request_bytes());
+    requests.sum::<usize>() + shards as usize * 2 * JOB_BYTES_MAX + OTHER_BYTES
 }
 
 /// Number of threads that drive `shards` shards.
@@ -331,16 +356,6 @@ impl Daemon {
     #[must_use]
     pub fn front_ends(&self) -> Vec<String> {
         self.front_ends.iter().map(|front_end| front_end.name()).collect()
-    }
-
-    /// Memory that requests of block devices take at most while they are served, in bytes: their data, what the shards queue
-    /// and send, and some for all else.
-    pub(crate) fn request_bytes(&self) -> usize {
-        const OTHER_BYTES: usize = 32 << 20;
-        let shards = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
-        let shards = shards.superblock().geometry.shard_count as usize;
-        let requests = self.front_ends.iter().map(|front_end| front_end.request_bytes());
-        requests.sum::<usize>() + shards * 2 * JOB_BYTES_MAX + OTHER_BYTES
     }
 
     /// Changes settings; returns the settings then in force.

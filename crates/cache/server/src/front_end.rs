@@ -1,7 +1,7 @@
 //! The interface of front ends, through which clients reach the volume.
 //!
 //! A front end is created before the cache is opened, so that a failure (a socket in use) leaves a clean cache clean.
-//! It is started when the volume can be served, and receives the threads of the server. For each client, or each queue
+//! It is prepared, and then started, when the volume can be served, and receives the threads of the server. For each client, or each queue
 //! of a device, it passes a [`Session`] to one of the threads, which runs it with that thread's volume. There
 //! are three: NBD sockets, and block devices by ublk and by the kernel's NBD client.
 
@@ -52,6 +52,15 @@ impl SessionThreads {
 pub trait FrontEnd: Send + Sync {
     /// Its name for the log, for example `NBD on unix:/run/flaz/nbd.sock`.
     fn name(&self) -> String;
+
+    /// Gets memory and threads ready, as far as clients do not see it. Called once, when the volume can be served, and before
+    /// the reserve of memory is made.
+    ///
+    /// # Errors
+    /// A thread does not accept its part.
+    fn prepare(&self, _threads: &SessionThreads, _failed: &Failed) -> Result<(), HostError> {
+        Ok(())
+    }
 
     /// Begins to serve clients. Called once, when the volume can be served. The returned threads end after
     /// [`FrontEnd::stop`] and are joined when the server has closed the cache.

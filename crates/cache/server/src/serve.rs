@@ -22,7 +22,7 @@ use signal_hook::iterator::Signals;
 use crate::daemon::{Daemon, start};
 use crate::error::HostError;
 use crate::life::{Life, Reason, STILL_STARTING};
-use crate::process::{keep_memory_free, lock_memory, prepare};
+use crate::process::{lock_memory, prepare};
 use crate::spec::ServeSpec;
 
 /// Exit status after the second signal.
@@ -99,8 +99,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
         Arc::new(move |error: HostError| life.ask_to_stop(Reason::Failed(error)))
     };
     // Clients on this machine may wait for this process to free memory.
-    let is_local = spec.device.is_some();
-    if is_local {
+    if spec.device.is_some() {
         lock_memory();
     }
     let daemon = match start(spec, failed) {
@@ -111,9 +110,6 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
             return Err(ServeError::Serve(error));
         }
     };
-    if is_local {
-        keep_memory_free(daemon.request_bytes());
-    }
     life.begin();
     announce(spec, daemon, control, begun.elapsed());
     ready();

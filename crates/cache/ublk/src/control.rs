@@ -16,6 +16,7 @@ use crate::error::UblkError;
 use crate::protocol::{
     ANY_DEVICE, ControlCommand, ControlOp, DeviceInfo, Encoding, Parameters, Processors, flag,
 };
+use crate::take_over::{self, take_over};
 
 const CONTROL: &str = "/dev/ublk-control";
 /// The devices that there are.
@@ -23,7 +24,6 @@ const DEVICES: &str = "/sys/class/ublk-char";
 /// How long most commands may take.
 const COMMAND_WITHIN: Duration = Duration::from_secs(10);
 const COMMAND_LIMIT: Patience<'static> = Patience::Limit(COMMAND_WITHIN);
-const RECOVERY_POLL: Duration = Duration::from_millis(20);
 
 /// A device to add.
 #[derive(Clone, Copy, Debug)]
@@ -238,20 +238,12 @@ impl Control {
     /// # Errors
     /// The driver's: it still has a server, for example.
     pub fn start_recovery(&mut self, device: &DeviceInfo, within: Duration) -> Result<(), UblkError> {
-        const WHAT: &str = "take a device over";
         device.is_usable()?;
-        let begun = Instant::now();
-        loop {
-            let command = ControlCommand::of(device.device);
-            match self.exchange(WHAT, ControlOp::StartRecovery, command, 0_u64, COMMAND_LIMIT) {
-                Err(UblkError::Command { source, .. })
-                    if source.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < within =>
-                {
-                    std::thread::sleep(RECOVERY_POLL);
-                }
-                other => return other.map(|_| ()),
-            }
-        }
+        let mut recovery = Recovery {
+            control: self,
+            device: device.device,
+        };
+        take_over(&mut recovery, device, within)
     }
 
     /// Continues the requests of a device that was taken over. Its queues must be served meanwhile.
@@ -335,6 +327,26 @@ impl Control {
                 seconds: begun.elapsed().as_secs(),
             }),
         }
+    }
+}
+
+/// A device to take over.
+struct Recovery<'a> {
+    control: &'a mut Control,
+    device: u32,
+}
+
+impl take_over::Driver for Recovery<'_> {
+    fn start_recovery(&mut self) -> Result<(), UblkError> {
+        const WHAT: &str = "take a device over";
+        let command = ControlCommand::of(self.device);
+        self.control
+            .exchange(WHAT, ControlOp::StartRecovery, command, 0_u64, COMMAND_LIMIT)?;
+        Ok(())
+    }
+
+    fn info(&mut self) -> Result<Option<DeviceInfo>, UblkError> {
+        self.control.info(self.device)
     }
 }
 

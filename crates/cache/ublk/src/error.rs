@@ -66,4 +66,12 @@ pub enum UblkError {
         /// The system's error.
         source: io::Error,
     },
+    /// The driver ended the service of a queue, or of one of its requests.
+    #[error("ublk: the driver has ended queue {queue}: {source}; was the device deleted?")]
+    Ended {
+        /// Number of the queue.
+        queue: u16,
+        /// The driver's error.
+        source: io::Error,
+    },
 }

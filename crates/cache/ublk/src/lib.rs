@@ -5,6 +5,7 @@
 //! | [`protocol`] | structures and numbers of the driver; pure |
 //! | [`control`] | `/dev/ublk-control`: adding, starting, stopping, taking over and deleting devices |
 //! | `command_ring` | its commands, one at a time |
+//! | [`take_over`] | taking a device over |
 //! | [`char_device`] | `/dev/ublkcN`: opened, with the requests that the driver describes there |
 //! | [`queue`] | the service of one queue |
 //! | `request` | one request, and its answer |
@@ -23,9 +24,10 @@ pub mod error;
 pub mod protocol;
 pub mod queue;
 mod request;
+pub mod take_over;
 
 pub use char_device::{CharDevice, many_queues_are_possible};
 pub use command_ring::Patience;
 pub use control::{Control, NewDevice, device_numbers};
 pub use error::UblkError;
-pub use queue::{End, Queue};
+pub use queue::Queue;

@@ -134,3 +134,52 @@ fn threads_are_at_most_one_per_shard() {
         assert_eq!(thread_count(wanted, shards), expected, "{wanted:?} of {shards}");
     }
 }
+
+/// Notes what is called.
+struct Noting(Arc<Mutex<Vec<&'static str>>>);
+
+impl FrontEnd for Noting {
+    fn name(&self) -> String {
+        "a note".to_owned()
+    }
+
+    fn prepare(&self, _: &SessionThreads, _: &Failed) -> Result<(), HostError> {
+        self.0.lock().unwrap().push("prepare");
+        Ok(())
+    }
+
+    fn start(&self, _: SessionThreads, _: Failed) -> Result<Vec<JoinHandle<()>>, HostError> {
+        self.0.lock().unwrap().push("start");
+        Ok(Vec::new())
+    }
+
+    fn stop(&self) {}
+
+    fn clients(&self) -> usize {
+        0
+    }
+
+    fn cut(&self) {}
+
+    fn request_bytes(&self) -> usize {
+        24 << 20
+    }
+}
+
+#[test]
+fn memory_is_reserved_before_clients_send_requests() {
+    let called = Arc::default();
+    let front_ends: [Box<dyn FrontEnd>; 2] = [
+        Box::new(Noting(Arc::clone(&called))),
+        Box::new(Noting(Arc::clone(&called))),
+    ];
+    let reserve = || called.lock().unwrap().push("reserve");
+    let failed: Failed = Arc::new(|_| {});
+    let sessions = SessionThreads::new(Vec::new());
+    start_front_ends(&front_ends, &sessions, &failed, reserve, drop).unwrap();
+    assert_eq!(
+        *called.lock().unwrap(),
+        ["prepare", "prepare", "reserve", "start", "start"]
+    );
+    assert_eq!(request_bytes(&front_ends, 4), (48 + 64 + 32) << 20);
+}

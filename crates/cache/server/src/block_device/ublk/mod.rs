@@ -3,24 +3,24 @@
 //! Invariant: each queue is served until it is parked or the device is stopped; another end of a queue ends the server.
 
 mod device;
+mod queues;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flaz_control::report::BlockDeviceReport;
-use flaz_runtime::{OneReceiver, OneSender, oneshot};
 use flaz_ublk::protocol::{DeviceInfo, DeviceState, Processors};
-use flaz_ublk::{CharDevice, Control, End, Patience, Queue};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use flaz_ublk::{CharDevice, Control, Patience};
 
 pub use self::device::DEPTH_DEFAULT;
 use self::device::REQUEST_BYTES_MAX;
 pub(super) use self::device::left_over;
+use self::queues::Queues;
 use super::{
-    BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, Phases, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, fits,
+    BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, fits,
     refuse_used_name,
 };
 use crate::error::HostError;
@@ -37,7 +37,7 @@ const TELL_EVERY: Duration = Duration::from_secs(30);
 
 /// A device of the driver.
 pub(super) struct UblkFrontEnd {
-    state: Arc<State>,
+    queues: Queues,
     info: DeviceInfo,
     /// The device is left over from a server that has ended.
     left_over: bool,
@@ -45,37 +45,6 @@ pub(super) struct UblkFrontEnd {
     keep: AtomicBool,
     read_only: bool,
     control: Mutex<Control>,
-}
-
-#[derive(Default)]
-struct State {
-    phases: Phases,
-    /// Queues that are being served.
-    queues: AtomicUsize,
-    /// Ends the service of each queue.
-    park: Mutex<Vec<OneSender<()>>>,
-}
-
-impl State {
-    fn park(&self) -> MutexGuard<'_, Vec<OneSender<()>>> {
-        self.park.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Counts a queue as served.
-struct Served(Arc<State>);
-
-impl Served {
-    fn new(state: &Arc<State>) -> Self {
-        state.queues.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(state))
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.0.queues.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 impl UblkFrontEnd {
@@ -103,7 +72,7 @@ impl UblkFrontEnd {
             None => device::add(&mut control, spec, exported, parameters)?,
         };
         Ok(Self {
-            state: Arc::default(),
+            queues: Queues::default(),
             info,
             left_over: found.is_some(),
             name,
@@ -121,29 +90,16 @@ impl UblkFrontEnd {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes the queues to the threads.
-    fn serve(&self, threads: &SessionThreads, failed: &Failed) -> Result<(), HostError> {
-        let char_device =
-            open_soon(|| CharDevice::open(self.info, self.control().encoding(), self.read_only))?;
-        let mut processors = self.processors(threads.count())?;
-        for number in 0..self.info.queues {
-            let queue = Queue::open(&char_device, number)?;
-            let (sender, parked) = oneshot();
-            self.state.park().push(sender);
-            let thread = usize::from(number) % threads.count();
-            let session = session(Session {
-                queue,
-                number,
-                parked,
-                served: Served::new(&self.state),
-                // Once for each thread.
-                processors: processors[thread].take(),
-                failed: Arc::clone(failed),
-            });
-            if threads.run(thread, session).is_err() {
-                return Err("ublk: a thread accepts no orders".into());
-            }
+    /// Takes the device over, if it was left over, and passes it to the queues. If this process is killed in between, older
+    /// kernels may give the device to no other server: see [`flaz_ublk::take_over`]. So nothing else is done here.
+    fn take_over(&self) -> Result<(), HostError> {
+        let encoding = self.control().encoding();
+        if self.left_over {
+            self.check_again()?;
+            self.control().start_recovery(&self.info, SETTLE_WITHIN)?;
         }
+        let char_device = open_soon(|| CharDevice::open(self.info, encoding, self.read_only))?;
+        self.queues.begin(&char_device);
         Ok(())
     }
 
@@ -157,23 +113,6 @@ impl UblkFrontEnd {
                 .add(&of_queue);
         }
         Ok(all)
-    }
-
-    fn park(&self) {
-        self.state.phases.enter(Phase::Leaving);
-        let senders = std::mem::take(&mut *self.state.park());
-        for sender in senders {
-            // A queue that has ended receives nothing.
-            let _ = sender.send(());
-        }
-    }
-
-    fn wait_for_queues(&self) -> bool {
-        let give_up = Instant::now() + SETTLE_WITHIN;
-        while self.clients() > 0 && Instant::now() < give_up {
-            std::thread::sleep(SETTLE_POLL);
-        }
-        self.clients() == 0
     }
 
     /// Starts the block device, or continues it. This includes reads of the partition table by the kernel, so the origin
@@ -190,7 +129,7 @@ impl UblkFrontEnd {
                     waited.as_secs()
                 );
             }
-            self.clients() == usize::from(self.info.queues)
+            self.queues.count() == usize::from(self.info.queues)
         };
         let patience = Patience::While(&mut patience);
         match self.left_over {
@@ -203,13 +142,13 @@ impl UblkFrontEnd {
     /// Deletes the device, or leaves it to the next server.
     fn leave(&self) {
         let device = self.device();
-        self.state.phases.enter(Phase::Leaving);
+        self.queues.enter(Phase::Leaving);
         if let Err(why) = self.remove() {
             tracing::info!(
                 "{} stays ({why}): its requests wait for the next start",
                 device.display()
             );
-            self.park();
+            self.queues.park();
         }
     }
 
@@ -237,7 +176,7 @@ impl UblkFrontEnd {
         self.name.unlink_all(&device);
         control.stop(self.info.device, STOP_WITHIN).map_err(text)?;
         drop(held);
-        if !self.wait_for_queues() {
+        if !self.queues.wait_for_end() {
             return Err("it has requests in flight".to_owned());
         }
         if let Err(error) = control.delete(self.info.device, SETTLE_WITHIN) {
@@ -274,18 +213,19 @@ impl FrontEnd for UblkFrontEnd {
         )
     }
 
-    fn start(&self, threads: SessionThreads, failed: Failed) -> Result<Vec<JoinHandle<()>>, HostError> {
+    fn prepare(&self, threads: &SessionThreads, failed: &Failed) -> Result<(), HostError> {
+        let processors = self.processors(threads.count())?;
+        self.queues.prepare(self.info, processors, threads, failed)
+    }
+
+    fn start(&self, _: SessionThreads, _: Failed) -> Result<Vec<JoinHandle<()>>, HostError> {
         let device = self.device();
         if let Err(error) = self.name.note(&device) {
             tracing::warn!("cannot note the name of {} for udev: {error}", device.display());
         }
-        if self.left_over {
-            self.check_again()?;
-            self.control().start_recovery(&self.info, SETTLE_WITHIN)?;
-        }
-        self.serve(&threads, &failed)?;
+        self.take_over()?;
         self.start_device()?;
-        self.state.phases.enter(Phase::Serving);
+        self.queues.enter(Phase::Serving);
         if let Err(error) = self.name.link(&device) {
             tracing::warn!("cannot make the link {}: {error}", self.name.path().display());
         }
@@ -297,11 +237,11 @@ impl FrontEnd for UblkFrontEnd {
     }
 
     fn clients(&self) -> usize {
-        self.state.queues.load(Ordering::SeqCst)
+        self.queues.count()
     }
 
     fn cut(&self) {
-        self.park();
+        self.queues.park();
     }
 
     fn detached(&self) {
@@ -325,66 +265,14 @@ impl FrontEnd for UblkFrontEnd {
 impl Drop for UblkFrontEnd {
     /// A start that failed leaves no device that it has added.
     fn drop(&mut self) {
-        if !self.left_over && self.state.phases.enter(Phase::Leaving) == Phase::Starting {
-            self.park();
-            self.wait_for_queues();
+        if !self.left_over && self.queues.enter(Phase::Leaving) == Phase::Starting {
+            self.queues.park();
+            self.queues.wait_for_end();
             self.name.unlink_all(&self.device());
             if let Err(error) = self.control().delete(self.info.device, SETTLE_WITHIN) {
                 tracing::warn!("{error}");
             }
         }
-    }
-}
-
-/// What a thread needs to serve a queue.
-struct Session {
-    queue: Queue,
-    number: u16,
-    parked: OneReceiver<()>,
-    served: Served,
-    /// The thread is to run on these.
-    processors: Option<Processors>,
-    failed: Failed,
-}
-
-fn session(parts: Session) -> crate::front_end::Session {
-    Box::new(move |volume| {
-        if let Some(processors) = &parts.processors {
-            run_on(processors);
-        }
-        Box::pin(async move {
-            let end = parts.queue.serve(volume, parts.parked).await;
-            if let End::Driver(errno) = end
-                && parts.served.0.phases.now() != Phase::Leaving
-            {
-                let error = std::io::Error::from_raw_os_error(errno);
-                let number = parts.number;
-                (parts.failed)(
-                    format!("ublk: the driver has ended queue {number}: {error}; was the device deleted?")
-                        .into(),
-                );
-            }
-            drop(parts.served);
-        })
-    })
-}
-
-/// Makes this thread run on those processors whose requests it serves, as far as it may.
-fn run_on(processors: &Processors) {
-    let Ok(allowed) = sched_getaffinity(None) else {
-        return;
-    };
-    let mut chosen = CpuSet::new();
-    let numbers = processors
-        .numbers()
-        .take_while(|number| *number < CpuSet::MAX_CPU);
-    for number in numbers.filter(|number| allowed.is_set(*number)) {
-        chosen.set(number);
-    }
-    if chosen.count() > 0
-        && let Err(error) = sched_setaffinity(None, &chosen)
-    {
-        tracing::debug!(%error, "a thread runs on any processor");
     }
 }
 
@@ -397,38 +285,5 @@ fn open_soon(open: impl Fn() -> Result<CharDevice, flaz_ublk::UblkError>) -> Res
             Err(error) if Instant::now() >= give_up => return Err(error.into()),
             Err(_) => std::thread::sleep(SETTLE_POLL),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn queues_are_counted_even_if_they_never_run() {
-        let state = Arc::<State>::default();
-        let served = [Served::new(&state), Served::new(&state)];
-        assert_eq!(state.queues.load(Ordering::SeqCst), 2);
-        drop(served);
-        assert_eq!(state.queues.load(Ordering::SeqCst), 0);
-    }
-
-    #[test]
-    fn a_thread_runs_only_where_it_may() {
-        let ran = std::thread::spawn(|| {
-            let allowed = sched_getaffinity(None).unwrap();
-            run_on(&Processors::default());
-            assert_eq!(
-                sched_getaffinity(None).unwrap(),
-                allowed,
-                "no processor: as before"
-            );
-            let mut bytes = [0_u8; size_of::<Processors>()];
-            bytes[..8].fill(0xff);
-            run_on(&zerocopy::FromBytes::read_from_bytes(&bytes).unwrap());
-            let now = sched_getaffinity(None).unwrap();
-            (0..CpuSet::MAX_CPU).all(|number| !now.is_set(number) || allowed.is_set(number))
-        });
-        assert!(ran.join().unwrap());
     }
 }
