@@ -10,7 +10,9 @@
 //! Invariants:
 //! - between a command and its completion, the driver alone uses the buffer of that tag; otherwise this process does;
 //! - a request is answered once. A request that cannot be answered, because the cache stops, is left to the next server;
-//! - a read-only device is not written to, whatever the kernel sends.
+//! - a read-only device is not written to, whatever the kernel sends;
+//! - an error of the driver is reported when it occurs: the tag that has it serves no more requests, and one that the kernel
+//!   sends to it would wait for ever.
 
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -203,15 +205,14 @@ async fn serve<D: Driver, V: Volume>(
         }
     };
     let all = async {
-        let mut errno = None;
         while let Some(end) = tags.next().await {
-            if let End::Driver(of_tag) = end {
-                errno.get_or_insert(of_tag);
+            if let End::Driver(errno) = end {
+                let source = io::Error::from_raw_os_error(errno);
+                report(UblkError::Ended {
+                    queue: number,
+                    source,
+                });
             }
-        }
-        if let Some(errno) = errno {
-            let source = io::Error::from_raw_os_error(errno);
-            report(UblkError::Ended { queue: number, source });
         }
     };
     let map = async {

@@ -99,6 +99,27 @@ fn polled(mut future: std::pin::Pin<&mut impl Future<Output = ()>>) -> Poll<()> 
 }
 
 #[test]
+fn an_error_of_one_tag_is_reported_while_others_wait() {
+    let driver = Fake {
+        statuses: vec![None, Some(-libc::EIO), Some(-libc::ENODEV), None],
+        ..Fake::default()
+    };
+    let (volume, errors) = (Slow::default(), RefCell::new(Vec::new()));
+    let (park, parked) = oneshot();
+    let failed = |error: UblkError| errors.borrow_mut().push(error.to_string());
+    let mut served = pin!(serve(queue(4), &driver, &volume, false, parked, failed));
+    assert_eq!(polled(served.as_mut()), Poll::Pending);
+    let reported = errors.borrow().clone();
+    assert!(
+        matches!(&reported[..], [one] if one.contains("queue 3") && one.contains("Input/output error")),
+        "{reported:?}"
+    );
+    park.send(()).expect("the queue is served");
+    assert_eq!(polled(served.as_mut()), Poll::Ready(()));
+    assert_eq!(errors.borrow().len(), 1, "once");
+}
+
+#[test]
 fn all_fetches_are_sent_before_the_requests_are_mapped() {
     let driver = Fake {
         statuses: vec![None; 64],
