@@ -30,4 +30,4 @@ pub use char_device::{CharDevice, many_queues_are_possible};
 pub use command_ring::Patience;
 pub use control::{Control, NewDevice, device_numbers};
 pub use error::UblkError;
-pub use queue::Queue;
+pub use queue::{Queue, bytes_in_progress_max};

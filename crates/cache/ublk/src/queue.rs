@@ -19,9 +19,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
 
-use flaz_device::local::Notify;
+use flaz_device::local::{Notify, Semaphore};
 use flaz_device::{Env, IoBuf};
-use flaz_engine::volume::Volume;
+use flaz_engine::router::PIECES_MAX;
+use flaz_engine::volume::{STRIPE_BYTES, Volume};
 use flaz_runtime::command::{Submission, command};
 use flaz_runtime::{OneReceiver, Rt};
 use futures_util::future::{Either, join, select};
@@ -30,10 +31,22 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::char_device::{CharDevice, Descriptors};
 use crate::error::UblkError;
 use crate::protocol::{Descriptor, DeviceInfo, IoCommand, IoOp};
-use crate::request::{Refused, answer, changes_data, perform};
+use crate::request::{Refused, answer, changes_data, is_range, perform};
 
 /// Pages are not smaller.
 const PAGE_BYTES_MIN: usize = 4096;
+/// Discards and writes of zeroes in progress that are larger than a request with data. Others wait: they may be a thousand
+/// times larger, and each takes as much memory as the volume processes at a time.
+const LARGE_RANGES_MAX: usize = 1;
+/// The memory that such a request takes.
+const LARGE_RANGE_BYTES: usize = PIECES_MAX * STRIPE_BYTES as usize;
+
+/// Memory that the requests of a queue take at most while they are performed, in bytes. Its buffers are not included.
+#[must_use]
+pub fn bytes_in_progress_max(depth: u16, request_bytes_max: usize) -> usize {
+    usize::from(depth) * request_bytes_max + LARGE_RANGES_MAX * LARGE_RANGE_BYTES
+}
+
 /// One queue, with the buffers of its requests.
 pub struct Queue {
     number: u16,
@@ -176,6 +189,7 @@ struct Service<'a, D, V> {
     read_only: bool,
     parking: Parking,
     requests: Requests,
+    large_ranges: Semaphore,
 }
 
 async fn serve<D: Driver, V: Volume>(
@@ -193,6 +207,7 @@ async fn serve<D: Driver, V: Volume>(
         read_only,
         parking: Parking::default(),
         requests: Requests::default(),
+        large_ranges: Semaphore::new(LARGE_RANGES_MAX),
     };
     let tags = (0..)
         .zip(queue.buffers)
@@ -245,6 +260,11 @@ impl<D: Driver, V: Volume> Service<'_, D, V> {
                 Either::Left((Err(end), _)) => return end,
                 // The answer has been sent; the driver keeps the rest of the command.
                 Either::Right(_) => return End::Parked,
+            };
+            let is_large = is_range(request.op()) && request.len() > buf.len() as u64;
+            let _turn = match is_large {
+                true => Some(self.large_ranges.acquire(1).await),
+                false => None,
             };
             if self.parking.begun.get() {
                 return End::Parked;

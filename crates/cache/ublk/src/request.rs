@@ -44,6 +44,11 @@ pub(crate) fn changes_data(op: Op) -> bool {
     }
 }
 
+/// Whether the request has no data, but a range, which may be larger than a buffer.
+pub(crate) fn is_range(op: Op) -> bool {
+    matches!(op, Op::Discard | Op::WriteZeroes { .. })
+}
+
 /// Performs a request, with its data in `buf`.
 pub(crate) async fn perform<V: Volume>(
     volume: &V,
@@ -90,7 +95,7 @@ pub(crate) async fn perform<V: Volume>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::cell::RefCell;
     use std::io;
     use std::rc::Rc;
@@ -197,7 +202,7 @@ mod tests {
         }
     }
 
-    fn request(op_flags: u32, sectors: u32, first_sector: u64) -> Descriptor {
+    pub(crate) fn request(op_flags: u32, sectors: u32, first_sector: u64) -> Descriptor {
         let mut bytes = [0; DESCRIPTOR_BYTES];
         bytes[..4].copy_from_slice(&op_flags.to_ne_bytes());
         bytes[4..8].copy_from_slice(&sectors.to_ne_bytes());

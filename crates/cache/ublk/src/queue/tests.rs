@@ -7,7 +7,10 @@ use flaz_engine::volume::{IoError, Segments, StatusExtent};
 use flaz_runtime::oneshot;
 
 use super::*;
+use crate::request::tests::request;
 
+const DISCARD: u32 = 3;
+const LARGE_SECTORS: u32 = 2 * BUFFER_BYTES / 512;
 const BUFFER_BYTES: u32 = 256 << 10;
 
 /// A driver of which each tag's fetch has a status at once, or none.
@@ -132,4 +135,30 @@ fn all_fetches_are_sent_before_the_requests_are_mapped() {
     let asked = driver.asked.borrow();
     assert_eq!(asked.len(), 65);
     assert_eq!(asked.last(), Some(&"map"));
+}
+
+#[test]
+fn large_discards_take_turns_and_small_ones_do_not_wait() {
+    let large = request(DISCARD, LARGE_SECTORS, 0);
+    let small = request(DISCARD, 8, 0);
+    let driver = Fake {
+        statuses: vec![Some(0); 4],
+        requests: vec![large, large, small, small],
+        ..Fake::default()
+    };
+    let volume = Slow::default();
+    let (_park, parked) = oneshot();
+    let mut served = pin!(serve(queue(4), &driver, &volume, false, parked, |error| panic!(
+        "{error}"
+    )));
+    assert_eq!(polled(served.as_mut()), Poll::Pending);
+    assert_eq!(volume.begun.get(), 3, "one large, two small");
+    volume.end.notify_all();
+    assert_eq!(polled(served.as_mut()), Poll::Pending);
+    assert_eq!(volume.begun.get(), 4);
+}
+
+#[test]
+fn large_discards_count_as_memory() {
+    assert_eq!(bytes_in_progress_max(64, 256 << 10), (16 << 20) + (8 << 20));
 }

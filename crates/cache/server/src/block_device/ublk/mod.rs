@@ -258,7 +258,7 @@ impl FrontEnd for UblkFrontEnd {
     }
 
     fn request_bytes(&self) -> usize {
-        usize::from(self.info.queues) * usize::from(self.info.depth) * REQUEST_BYTES_MAX
+        usize::from(self.info.queues) * flaz_ublk::bytes_in_progress_max(self.info.depth, REQUEST_BYTES_MAX)
     }
 }
 
