@@ -46,11 +46,11 @@ soak: ## Run crash tests for an hour: simulation, kills, power cuts; print losse
 bench: ## Benchmark flaz against other servers, on an idle machine (ARGS: options of xtask bench)
 	@$(CARGO) run --release --locked --package xtask -- bench $(ARGS)
 
-# With cargo-fuzz installed, libFuzzer with coverage (no sanitizer, hence no nightly toolchain); otherwise the driver of
-# flaz-fuzz, which runs the same targets without coverage.
-peers: ## Measure flaz beside dm-cache and bcache on the virtual machine, an hour (ARGS: options of xtask peers)
+peers: ## Measure flaz beside dm-cache, bcache and dm-vdo on the virtual machine, hours (ARGS: options of xtask peers)
 	@$(CARGO) run --release --locked --package xtask -- peers $(ARGS)
 
+# With cargo-fuzz installed, libFuzzer with coverage (no sanitizer, hence no nightly toolchain); otherwise the driver of
+# flaz-fuzz, which runs the same targets without coverage.
 fuzz: ## Fuzz all parsers with hostile caches and clients until something is found (ARGS: a target)
 	@if command -v cargo-fuzz >/dev/null; then tools/fuzz $(ARGS); else \
 		echo 'running without coverage: cargo-fuzz is not installed; install it with: cargo install --locked cargo-fuzz'; \

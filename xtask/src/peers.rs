@@ -4,7 +4,8 @@
 //! The processor of this machine is emulated and 10 to 20 times slower than a real one. So the comparison counts requests
 //! to the origin and sectors written to the SSD, for each request of the client. These do not depend on the processor.
 //!
-//! The machine is booted once for each kind of data. Its script prints a line of JSON for each measured phase, which is
+//! The machine is booted once for each part and kind of data, and for crashes once more for each cell: its power is cut, and the
+//! next boot measures what the cell before has left. Its script prints a line of JSON for each measured phase, which is
 //! appended to a file at once; the tables and the page are made of that file.
 
 mod cells;
@@ -23,17 +24,23 @@ use crate::program::program;
 
 type PeersError = Box<dyn std::error::Error>;
 
-const SCRIPTS: [&str; 3] = [
+/// The first one is run, the others are its files.
+const SCRIPTS: [&str; 6] = [
     "tests/vm/peers/measure.sh",
     "tests/vm/peers/devices.sh",
     "tests/vm/peers/systems.sh",
+    "tests/vm/peers/workloads.sh",
+    "tests/vm/peers/blocks.py",
+    "tests/vm/peers/format_vdo.py",
 ];
 /// What the script puts before its lines.
 const MARK: &str = "peers: ";
-/// The origin is a little larger than the largest working set: bcache needs a few sectors of it.
-const ORIGIN: &str = "2112M";
+/// What the script says when the power is to be cut.
+const CUT_AT: &str = "cut the power";
 const CACHE: &str = "128M";
-const SPARE: &str = "64M";
+/// The index of dm-vdo needs more than 2 GiB, the driver memory for it.
+const SPARE: &str = "4G";
+const MEMORY: &str = "3G";
 const TIMEOUT_S: &str = "7200";
 
 /// Options of the comparison.
@@ -107,18 +114,64 @@ fn measure(options: &Options) -> Result<(), PeersError> {
 }
 
 fn run_boot(boot: &Boot, program: &Path, file: &mut File) -> Result<(), PeersError> {
-    let variables = [
-        format!("CELLS={}", boot.cells.join(" ")),
-        format!("SAVED_PCT={}", boot.saved_percent),
-        format!("WARM_REQUESTS={}", cells::WARM_REQUESTS),
-        format!("REQUESTS={}", cells::REQUESTS),
-    ];
+    if boot.part != Part::Crash {
+        return run_machine(boot, &[("CELLS", &boot.cells.join(" "))], None, program, file);
+    }
+    // The disks are kept from one boot to the next.
+    let disks = tempfile::Builder::new()
+        .prefix("flaz-peers-")
+        .tempdir_in("/var/tmp")?;
+    let mut before = "";
+    for cell in boot.cells.iter().map(String::as_str).chain([""]) {
+        let disks = Disks {
+            directory: disks.path(),
+            cut: !cell.is_empty(),
+        };
+        run_machine(
+            boot,
+            &[("CELLS", cell), ("RESUME", before)],
+            Some(&disks),
+            program,
+            file,
+        )?;
+        before = cell;
+    }
+    Ok(())
+}
+
+/// Disks that outlive a boot.
+struct Disks<'a> {
+    directory: &'a Path,
+    /// Whether the boot ends with a power cut.
+    cut: bool,
+}
+
+fn run_machine(
+    boot: &Boot,
+    variables: &[(&str, &str)],
+    disks: Option<&Disks<'_>>,
+    program: &Path,
+    file: &mut File,
+) -> Result<(), PeersError> {
     let mut command = Command::new("tools/vm");
     command
-        .args(["run", "--timeout", TIMEOUT_S])
-        .args(["--origin", ORIGIN, "--cache", CACHE, "--spare", SPARE]);
-    for variable in &variables {
-        command.args(["--env", variable]);
+        .args(["run", "--timeout", TIMEOUT_S, "--memory", MEMORY])
+        .args(["--origin", boot.part.origin(), "--cache", CACHE, "--spare", SPARE]);
+    if let Some(disks) = disks {
+        command.arg("--disks").arg(disks.directory);
+        if disks.cut {
+            command.args(["--cut-at", CUT_AT]);
+        }
+    }
+    let numbers = [
+        ("SAVED_PCT", boot.saved_percent),
+        ("WARM_REQUESTS", cells::WARM_REQUESTS),
+        ("REQUESTS", cells::REQUESTS),
+    ]
+    .map(|(name, value)| (name, value.to_string()));
+    let numbers = numbers.iter().map(|(name, value)| (*name, value.as_str()));
+    for (name, value) in variables.iter().copied().chain(numbers) {
+        command.arg("--env").arg(format!("{name}={value}"));
     }
     let mut machine = command
         .args(SCRIPTS)

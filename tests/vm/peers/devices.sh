@@ -25,39 +25,45 @@ settle() {
     done
 }
 
-# counted LABEL COMMAND...: runs COMMAND, waits for the work that it caused, and prints a line for the driver.
+# More members of the JSON lines: ",NAME:VALUE...".
+extra=
+
+# counted LABEL COMMAND...: runs COMMAND, waits for the work that it caused, and prints a line for the driver. The time is that
+# of COMMAND, or what it sets elapsed_ms to.
 counted() {
-    local label=$1 before after from_ms to_ms i line
+    local label=$1 before after from_ms to_ms elapsed_ms='' i line
     shift
     read -r -a before <<<"$(counters)"
     from_ms=$(date +%s%3N)
     "$@"
     to_ms=$(date +%s%3N)
+    : "${elapsed_ms:=$((to_ms - from_ms))}"
     settle
     read -r -a after <<<"$(counters)"
     line="{\"system\":\"$system\",\"mode\":\"$mode\",\"ssd_mib\":$ssd_mib,\"working_mib\":$working_mib"
     line+=",\"saved_pct\":$SAVED_PCT,\"seed\":$seed"
-    line+=",\"phase\":\"$label\",\"requests\":$requests_done,\"elapsed_ms\":$((to_ms - from_ms))"
+    line+=",\"phase\":\"$label\",\"requests\":$requests_done,\"elapsed_ms\":$elapsed_ms$extra"
     for i in "${!counter_names[@]}"; do
         line+=",\"${counter_names[i]}\":$((after[i] - before[i]))"
     done
     echo "peers: $line}"
 }
 
-# requests KIND DEVICE COUNT SEED: direct requests of 4 KiB, zipf over the working set; KIND is zipf or mixed. Sets
-# requests_done.
+# requests KIND DEVICE COUNT SEED [DEPTH]: direct requests of 4 KiB, zipf over the working set; KIND is zipf or mixed. Sets
+# requests_done and elapsed_ms.
 requests() {
     local options=(--rw=randread)
     [ "$1" = zipf ] || options=(--rw=randrw --rwmixread=70 --refill_buffers
         --buffer_compress_percentage="$SAVED_PCT" --buffer_compress_chunk=512)
-    fio --eta=never --name=requests --filename="$2" --direct=1 --ioengine=io_uring --iodepth=16 --bs=4k --size="${working_mib}M" \
-        --io_size=$(($3 * 4096)) --random_distribution=zipf:0.9:0.3 --randrepeat=0 --randseed="$4" "${options[@]}" \
+    fio --eta=never --name=requests --filename="$2" --direct=1 --ioengine=io_uring --iodepth="${5:-16}" --bs=4k \
+        --size="${working_mib}M" --io_size=$(($3 * 4096)) --random_distribution=zipf:0.9:0.3 --randrepeat=0 --randseed="$4" "${options[@]}" \
         --output-format=json --output=/tmp/fio.json || fail "fio: $(tail -n 5 /tmp/fio.json)"
-    requests_done=$(python3 -c '
+    # shellcheck disable=SC2034 # elapsed_ms is of counted
+    read -r requests_done elapsed_ms <<<"$(python3 -c '
 import json
 text = open("/tmp/fio.json").read()
 job = json.loads(text[text.index("{"):])["jobs"][0]
-print(job["read"]["total_ios"] + job["write"]["total_ios"])')
+print(job["read"]["total_ios"] + job["write"]["total_ios"], job["job_runtime"])')"
 }
 
 # scan DEVICE: reads the working set once in order.
@@ -77,12 +83,12 @@ fill() {
 
 # saved: the percentage that zlib saves of 4 KiB blocks of the origin: a check of fill.
 saved() {
-    python3 - "$ORIGIN" <<'PYTHON'
+    python3 - "$ORIGIN" "$(blockdev --getsize64 "$ORIGIN")" <<'PYTHON'
 import sys, zlib
 size = kept = 0
 with open(sys.argv[1], "rb") as disk:
     for place in range(256):
-        disk.seek(place * 3 << 20)
+        disk.seek(int(sys.argv[2]) // 256 // 4096 * place * 4096)
         block = disk.read(4096)
         size += len(block)
         kept += min(len(block), len(zlib.compress(block, 1)))

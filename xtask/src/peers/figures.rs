@@ -42,6 +42,31 @@ impl Measured {
         (self.count("ssd_write_sectors") + self.count("metadata_write_sectors")) / 2.0 / self.requests
     }
 
+    /// Seconds of the phase.
+    pub(super) fn seconds(&self) -> f64 {
+        self.count("elapsed_ms") / 1000.0
+    }
+
+    /// Requests per second.
+    pub(super) fn requests_per_second(&self) -> f64 {
+        self.requests / self.seconds()
+    }
+
+    /// MiB written to the origin, in all.
+    pub(super) fn origin_written_mib(&self) -> f64 {
+        self.count("origin_write_sectors") / 2048.0
+    }
+
+    /// Requests of writes to the origin, in all.
+    pub(super) fn all_origin_writes(&self) -> f64 {
+        self.count("origin_writes")
+    }
+
+    /// MiB that were dirty before the phase.
+    pub(super) fn dirty_mib(&self) -> f64 {
+        self.count("dirty_kib") / 1024.0
+    }
+
     /// Milliseconds that the devices need for each request, one after another.
     pub(super) fn device_ms(&self) -> f64 {
         (self.origin_reads() + self.origin_writes()) * DISK_MS

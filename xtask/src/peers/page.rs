@@ -182,7 +182,7 @@ mod tests {
         }
         let page = html(&read(&lines.join("\n")).unwrap());
         assert!(elements(&page).unwrap() > 100);
-        for text in ["0.100", "0.500", "zstd:1 / better peer", "1/32: 0.400"] {
+        for text in ["0.100", "0.600", "zstd:1 / better peer", "1/32: 0.500"] {
             assert!(page.contains(text), "{text}");
         }
     }

@@ -2,14 +2,19 @@
 
 use std::fmt::Write;
 
-use super::cells::{ONE_WORKING_MIB, SAVED_PERCENT, SAVED_PERCENTS, SSD_MIB, SYSTEMS, WORKING_MIB};
+use super::cells::{
+    BARE, DETACH_MIB, ONE_WORKING_MIB, PLAIN, SAVED_PERCENT, SAVED_PERCENTS, SSD_MIB, SYSTEMS, WORKING_MIB,
+};
 use super::figures::Measured;
 
 /// The kernel's caches.
-const PEERS: [&str; 2] = ["dmcache", "bcache"];
+const PEERS: [&str; 3] = ["dmcache", "vdo", "bcache"];
+
 pub(super) fn title(system: &str) -> &str {
     match system {
+        BARE => "no cache",
         "dmcache" => "dm-cache",
+        "vdo" => "dm-cache over dm-vdo",
         "flaz:none" => "flaz, no compression",
         "flaz:lz4" => "flaz, LZ4",
         "flaz:zstd:1" => "flaz, zstd:1",
@@ -17,7 +22,7 @@ pub(super) fn title(system: &str) -> &str {
     }
 }
 
-/// One figure of a phase.
+/// A figure of a phase.
 type Figure = fn(&Measured) -> f64;
 
 pub(super) fn find<'a>(
@@ -44,8 +49,11 @@ pub(super) fn zipf(
     working_mib: u64,
     saved_percent: u64,
 ) -> Option<Measured> {
-    let compresses = !PEERS.contains(&system) && system != "flaz:none";
-    let saved_percent = if compresses { saved_percent } else { SAVED_PERCENT };
+    let saved_percent = if PLAIN.contains(&system) {
+        SAVED_PERCENT
+    } else {
+        saved_percent
+    };
     find(
         measured,
         system,
@@ -84,29 +92,18 @@ pub(super) fn markdown(measured: &[Measured]) -> String {
         of_devices,
         Measured::device_ms,
     );
-    mixed_table(&mut text, measured);
-    let scan = [
-        ("before-scan", "before the scan"),
-        ("scan", "the scan"),
-        ("after-scan", "after it"),
-    ];
-    phases(
+    devices_table(
         &mut text,
         measured,
-        "A scan over a warm cache: reads of the origin for each request",
-        &scan,
+        "mixed",
+        "70 % reads, 30 % writes, for each request",
     );
-    let restart = [
-        ("before-restart", "before"),
-        ("after-restart", "after a clean stop"),
-        ("after-kill", "after a kill"),
-    ];
-    phases(
-        &mut text,
-        measured,
-        "Restarts: reads of the origin for each request",
-        &restart,
-    );
+    warm_table(&mut text, measured);
+    crash_table(&mut text, measured);
+    detach_table(&mut text, measured);
+    slowed_table(&mut text, measured);
+    devices_table(&mut text, measured, "postmark", "PostMark, for each transaction");
+    devices_table(&mut text, measured, "sqlite", "SQLite, for each transaction");
     text
 }
 
@@ -141,70 +138,149 @@ fn better(peers: impl Iterator<Item = f64>) -> Option<f64> {
     peers.min_by(f64::total_cmp)
 }
 
-fn mixed_table(text: &mut String, measured: &[Measured]) {
-    let head = [
-        "mode",
-        "system",
+/// A phase of all parts but [`super::cells::Part::Zipf`].
+fn one_size<'a>(measured: &'a [Measured], system: &str, mode: &str, phase: &str) -> Option<&'a Measured> {
+    find(measured, system, mode, ONE_WORKING_MIB, SAVED_PERCENT, phase)
+}
+
+/// What was measured of a phase: mode, title of the system, measurement.
+fn all_of<'a>(measured: &'a [Measured], phase: &'a str) -> impl Iterator<Item = [&'a str; 2]> {
+    ["write-through", "write-back"].into_iter().flat_map(move |mode| {
+        std::iter::once(BARE)
+            .chain(SYSTEMS)
+            .filter(move |system| one_size(measured, system, mode, phase).is_some())
+            .map(move |system| [mode, system])
+    })
+}
+
+/// A table with a row for each system of `phase`, unless it was not measured.
+fn rows(
+    text: &mut String,
+    measured: &[Measured],
+    phase: &str,
+    title: &str,
+    columns: &[&str],
+    figures: impl Fn(&str, &str) -> Option<Vec<String>>,
+) {
+    let mut lines = all_of(measured, phase)
+        .filter_map(|[mode, system]| {
+            let mut row = vec![mode.to_owned(), self::title(system).to_owned()];
+            row.extend(figures(mode, system)?);
+            Some(row)
+        })
+        .peekable();
+    if lines.peek().is_none() {
+        return;
+    }
+    let head: Vec<String> = ["mode", "system"]
+        .iter()
+        .chain(columns)
+        .map(|name| (*name).to_owned())
+        .collect();
+    begin(text, title, &head);
+    for row in lines {
+        line(text, &row);
+    }
+    text.push('\n');
+}
+
+/// What the devices do for each request.
+fn devices_table(text: &mut String, measured: &[Measured], phase: &str, title: &str) {
+    let columns = [
         "origin reads",
         "origin writes",
         "KiB to the SSD",
         "ms of the devices",
     ];
-    let find_phase =
-        |system: &str, mode: &str, phase| find(measured, system, mode, ONE_WORKING_MIB, SAVED_PERCENT, phase);
-    if find_phase("flaz:lz4", "write-through", "mixed").is_none() {
-        return;
-    }
-    begin(
-        text,
-        "70 % reads, 30 % writes, for each request",
-        &head.map(str::to_owned),
-    );
-    for mode in ["write-through", "write-back"] {
-        for system in SYSTEMS {
-            let Some(mixed) = find_phase(system, mode, "mixed") else {
-                continue;
-            };
-            line(
-                text,
-                &[
-                    mode.to_owned(),
-                    title(system).to_owned(),
-                    number(Some(mixed.origin_reads()), 3),
-                    number(Some(mixed.origin_writes()), 3),
-                    number(Some(mixed.ssd_written_kib()), 2),
-                    number(Some(mixed.device_ms()), 2),
-                ],
-            );
-        }
-    }
-    text.push('\n');
+    rows(text, measured, phase, title, &columns, |mode, system| {
+        let one = one_size(measured, system, mode, phase)?;
+        Some(vec![
+            number(Some(one.origin_reads()), 3),
+            number(Some(one.origin_writes()), 3),
+            number(Some(one.ssd_written_kib()), 2),
+            number(Some(one.device_ms()), 2),
+        ])
+    });
 }
 
-fn phases(text: &mut String, measured: &[Measured], title: &str, phases: &[(&str, &str)]) {
-    let mut head = vec!["system".to_owned()];
-    head.extend(phases.iter().map(|(_, name)| (*name).to_owned()));
-    let value = |system: &str, phase: &str| {
-        let one = find(
-            measured,
-            system,
-            "write-through",
-            ONE_WORKING_MIB,
-            SAVED_PERCENT,
-            phase,
-        );
-        one.map(Measured::origin_reads)
-    };
-    if value("flaz:lz4", phases[0].0).is_none() {
-        return;
-    }
-    begin(text, title, &head);
-    for system in SYSTEMS {
-        let mut row = vec![self::title(system).to_owned()];
-        row.extend(phases.iter().map(|(phase, _)| number(value(system, phase), 3)));
-        line(text, &row);
-    }
-    text.push('\n');
+fn warm_table(text: &mut String, measured: &[Measured]) {
+    let phases = ["before", "scan", "after-scan", "after-restart", "after-kill"];
+    let columns = [
+        "before",
+        "the scan",
+        "after the scan",
+        "after a clean restart",
+        "after a kill",
+    ];
+    let title = "A scan over a warm cache, then restarts: reads of the origin for each request";
+    rows(text, measured, phases[0], title, &columns, |mode, system| {
+        let reads = |phase: &&str| one_size(measured, system, mode, phase).map(Measured::origin_reads);
+        Some(phases.iter().map(|phase| number(reads(phase), 3)).collect())
+    });
+}
+
+fn crash_table(text: &mut String, measured: &[Measured]) {
+    let columns = [
+        "reads of the origin for each request, before",
+        "after",
+        "seconds until the device is there",
+        "MiB then written to the origin without a request",
+    ];
+    rows(
+        text,
+        measured,
+        "after-crash",
+        "A power cut",
+        &columns,
+        |mode, system| {
+            let one = |phase| one_size(measured, system, mode, phase);
+            Some(vec![
+                number(one("before-crash").map(Measured::origin_reads), 3),
+                number(one("after-crash").map(Measured::origin_reads), 3),
+                number(one("resume").map(Measured::seconds), 1),
+                number(one("resume").map(Measured::origin_written_mib), 1),
+            ])
+        },
+    );
+}
+
+fn detach_table(text: &mut String, measured: &[Measured]) {
+    let columns = [
+        "MiB dirty",
+        "writes of the origin",
+        "seconds",
+        "seconds of the bare origin for as much",
+        "ratio",
+    ];
+    let title = "Completing the origin from a dirty cache, with an origin of 200 requests per second";
+    // The bare origin wrote all blocks of the workload, in order.
+    let bare = one_size(measured, BARE, "write-back", "bare-writes").map(Measured::seconds);
+    rows(text, measured, "detach", title, &columns, |mode, system| {
+        let one = one_size(measured, system, mode, "detach")?;
+        let share = bare.map(|seconds| seconds * one.dirty_mib() / DETACH_MIB);
+        Some(vec![
+            number(Some(one.dirty_mib()), 1),
+            number(Some(one.all_origin_writes()), 0),
+            number(Some(one.seconds()), 1),
+            number(share, 1),
+            number(
+                share
+                    .map(|share| one.seconds() / share)
+                    .filter(|ratio| ratio.is_finite()),
+                2,
+            ),
+        ])
+    });
+}
+
+fn slowed_table(text: &mut String, measured: &[Measured]) {
+    let title = "Zipf reads at depth 4, origin 120 ms and SSD 1 ms a request";
+    let columns = ["requests per second", "against no cache"];
+    rows(text, measured, "slowed", title, &columns, |mode, system| {
+        let rate = |system| one_size(measured, system, mode, "slowed").map(Measured::requests_per_second);
+        let gain = rate(system).zip(rate(BARE)).map(|(one, bare)| one / bare);
+        Some(vec![number(rate(system), 1), number(gain, 2)])
+    });
 }
 
 pub(super) fn number(value: Option<f64>, digits: usize) -> String {
@@ -242,13 +318,53 @@ mod tests {
         ];
         let text = markdown(&read(&lines.join("\n")).unwrap());
         assert!(
-            text.contains("| 1/8 | 0.600 | 0.400 | - | 0.200 | - | 0.50 | - |"),
+            text.contains("| 1/8 | 0.600 | - | 0.400 | - | 0.200 | - | 0.50 | - |"),
             "{text}"
         );
         assert!(
-            text.contains("| 1/8 | 0.600 | 0.400 | - | 0.380 | - | 0.95 | - |"),
+            text.contains("| 1/8 | 0.600 | - | 0.400 | - | 0.380 | - | 0.95 | - |"),
             "{text}"
         );
         assert!(!text.contains("75 % is saved"), "{text}");
+    }
+
+    #[test]
+    fn a_detach_is_compared_with_the_bare_origin_for_what_was_dirty() {
+        let line = |system: &str, phase: &str, ms: u32| {
+            format!(
+                r#"{{"system":"{system}","mode":"write-back","ssd_mib":64,"working_mib":512,"saved_pct":50,"phase":"{phase}","requests":0,"elapsed_ms":{ms},"dirty_kib":24000,"origin_writes":7}}"#
+            )
+        };
+        let lines = [
+            line("bare", "bare-writes", 60_000),
+            line("flaz:lz4", "detach", 36_000),
+        ];
+        let text = markdown(&read(&lines.join("\n")).unwrap());
+        assert!(
+            text.contains("| write-back | flaz, LZ4 | 23.4 | 7 | 36.0 | 30.0 | 1.20 |"),
+            "{text}"
+        );
+        assert!(!text.contains("no cache"), "{text}");
+    }
+
+    #[test]
+    fn rows_are_in_the_order_of_modes_and_systems() {
+        let line = |system: &str, mode: &str, ms: u32| {
+            format!(
+                r#"{{"system":"{system}","mode":"{mode}","ssd_mib":64,"working_mib":512,"saved_pct":50,"phase":"slowed","requests":100,"elapsed_ms":{ms}}}"#
+            )
+        };
+        let lines = [
+            line("flaz:lz4", "write-through", 1000),
+            line("bare", "write-through", 4000),
+        ];
+        let text = markdown(&read(&lines.join("\n")).unwrap());
+        let bare = text
+            .find("| write-through | no cache | 25.0 | 1.00 |")
+            .expect("the origin");
+        let flaz = text
+            .find("| write-through | flaz, LZ4 | 100.0 | 4.00 |")
+            .expect("flaz");
+        assert!(bare < flaz, "{text}");
     }
 }
