@@ -81,7 +81,7 @@ file=$(readlink -f "$device")
 dd if=/tmp/late of="$device" bs=1M conv=notrunc status=none &
 writer=$!
 # While it closes the device, no process has it open, and the kernel still writes.
-until [ "$(readlink "/proc/$writer/fd/1")" = "$file" ]; do :; done
+until [ "$(readlink "/proc/$writer/fd/1")" = "$file" ] || ! kill -0 "$writer"; do :; done
 while [ "$(readlink "/proc/$writer/fd/1")" = "$file" ]; do :; done
 stop
 wait "$writer" || fail "the writer failed"
