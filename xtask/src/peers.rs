@@ -163,10 +163,11 @@ fn run_machine(
             command.args(["--cut-at", CUT_AT]);
         }
     }
+    let requests = boot.part.requests();
     let numbers = [
         ("SAVED_PCT", boot.saved_percent),
-        ("WARM_REQUESTS", cells::WARM_REQUESTS),
-        ("REQUESTS", cells::REQUESTS),
+        ("WARM_REQUESTS", requests.warm),
+        ("REQUESTS", requests.counted),
     ]
     .map(|(name, value)| (name, value.to_string()));
     let numbers = numbers.iter().map(|(name, value)| (*name, value.as_str()));

@@ -2,7 +2,8 @@
 """Writes for the comparison of caches, from a seed.
 
 Usage: blocks.py shuffled DEVICE MIB COUNT SEED    writes COUNT blocks of the first MIB in random order, 16 at a time
-       blocks.py sorted DEVICE MIB COUNT SEED      writes the same blocks in the order of their addresses, neighbours together
+       blocks.py sorted DEVICE MIB COUNT SEED      writes the same blocks in the order of their addresses, neighbours together,
+                                                   and prints the milliseconds
        blocks.py check DEVICE MIB COUNT SEED       whether the device has them
        blocks.py database                          prints SQL that makes a database
        blocks.py transactions COUNT SEED           prints SQL of transactions on it
@@ -12,6 +13,7 @@ import mmap
 import os
 import random
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 BLOCK = 4096
@@ -64,11 +66,15 @@ def runs(ordered):
 
 def write_sorted(path, mib, count, seed):
     device = os.open(path, os.O_WRONLY | os.O_DIRECT)
+    ordered = [
+        (run[0], b"".join(contents(number, seed) for number in run)) for run in runs(sorted(numbers(mib, count, seed)))
+    ]
+    begun = time.monotonic()
     with ThreadPoolExecutor(WRITERS) as writers:
-        ordered = runs(sorted(numbers(mib, count, seed)))
-        for _ in writers.map(lambda run: write(device, run[0], b"".join(contents(n, seed) for n in run)), ordered):
+        for _ in writers.map(lambda run: write(device, *run), ordered):
             pass
     os.fsync(device)
+    print(round((time.monotonic() - begun) * 1000))
 
 
 def check(path, mib, count, seed):

@@ -2,11 +2,15 @@
 
 use std::fmt;
 
-/// Requests before the measurement: they fill the cache, also those that admit blocks only after several requests. Working sets
-/// of more than twice as many blocks get more: see `warm` in workloads.sh.
-pub(super) const WARM_REQUESTS: u64 = 150_000;
-/// Requests that are counted.
-pub(super) const REQUESTS: u64 = 50_000;
+/// Requests of a phase.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Requests {
+    /// Before the measurement: they fill the cache, also one that admits blocks only after several requests. Working sets of
+    /// more than twice as many blocks get more: see `warm` in workloads.sh.
+    pub warm: u64,
+    /// Those that are counted.
+    pub counted: u64,
+}
 
 /// The SSD of all systems.
 pub(super) const SSD_MIB: u64 = 64;
@@ -73,6 +77,20 @@ impl Part {
             Part::Slowed => "slowed",
             Part::Postmark => "postmark",
             Part::Sqlite => "sqlite",
+        }
+    }
+
+    pub(super) fn requests(self) -> Requests {
+        match self {
+            Part::Zipf | Part::Mixed | Part::Warm => Requests {
+                warm: 150_000,
+                counted: 50_000,
+            },
+            // Where a cache is compared with itself, or programs run, fewer are enough.
+            _ => Requests {
+                warm: 100_000,
+                counted: 20_000,
+            },
         }
     }
 
