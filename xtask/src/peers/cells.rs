@@ -35,6 +35,8 @@ pub(super) const DETACH_MIB: f64 = 12_000.0 / 256.0;
 
 /// A little larger than the largest working set: bcache needs a few sectors of the origin.
 const ORIGIN: &str = "2112M";
+/// Requests of [`SLOW_ORIGIN`].
+pub(super) const DETACH_REQUESTS_PER_SECOND: f64 = 200.0;
 /// So slow that the disk limits a detach, not the processor.
 const SLOW_ORIGIN: &str = "576M,throttling.iops-total=200,throttling.bps-total=104857600";
 
