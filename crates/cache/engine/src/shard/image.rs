@@ -2,15 +2,19 @@
 
 use std::rc::Rc;
 
-use flaz_device::IoBuf;
+use flaz_device::{DeviceError, IoBuf};
 
 use super::contents::{CHUNK_BYTES, HEADER_BYTES, ImageContents, MAGIC, read_image, read_state};
 use super::errors::ImageError;
+use super::log::Copies;
 use super::tasks::Phase;
 use super::{Platform, Shard};
 use crate::format::shard_state::{IMAGE_REGIONS_MAX, ShardState};
 use crate::planted::{PlantedBug, planted};
 use crate::units::Epoch;
+
+/// Regions whose manifest entries are written at a time.
+const MANIFEST_REGIONS_MAX: usize = 1024;
 
 impl<P: Platform> Shard<P> {
     /// Stops admission and reclaim, and waits until everything is on the cache device. Front ends have stopped accepting
@@ -64,6 +68,9 @@ impl<P: Platform> Shard<P> {
             flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;
+        if self.map.dirty_blocks() > 0 {
+            self.write_whole_manifest().await.map_err(device)?;
+        }
         let wanted = image.len().div_ceil(self.id.geometry.region_bytes as usize);
         let regions = self.log.first_free(wanted);
         assert_eq!(regions.len(), wanted, "the image has room");
@@ -102,6 +109,18 @@ impl<P: Platform> Shard<P> {
             true => Err(ImageError::Failed { shard }),
             false => Ok(()),
         }
+    }
+
+    /// Replaces a manifest of which the device lost writes that it had acknowledged. The image does not fit such a manifest, and
+    /// a recovery from the log would miss the regions that it lacks, and serve older versions of their dirty blocks.
+    async fn write_whole_manifest(&self) -> Result<(), DeviceError> {
+        let regions: Vec<u32> = (0..self.id.geometry.regions_per_shard).collect();
+        for some in regions.chunks(MANIFEST_REGIONS_MAX) {
+            self.log
+                .write_manifest(&self.cache, some, Copies::BothStable)
+                .await?;
+        }
+        Ok(())
     }
 
     /// Some tombstones cannot be written.

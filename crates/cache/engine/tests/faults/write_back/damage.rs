@@ -193,6 +193,40 @@ fn a_dirty_block_readable_again_is_written_back() {
     });
 }
 
+/// The device has acknowledged writes of the manifest and lost them. The index image would not fit the older manifest, and the
+/// log that it describes lacks dirty blocks.
+#[test]
+fn a_clean_stop_replaces_a_manifest_that_lost_writes() {
+    let world = world(3);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        let (start, len) = (world.geometry.manifest_offset(), world.geometry.manifest_len());
+        let older = world.cache.peek(start, len as usize);
+        for block in 0..64 {
+            live.write(block).await;
+        }
+        live.volume.flush().await.expect("flushes");
+        live.env.sleep(Duration::from_millis(100)).await;
+        assert_ne!(
+            older,
+            world.cache.peek(start, len as usize),
+            "regions were opened"
+        );
+        world.cache.poke(start, &older);
+        live.stop().await.expect("stops in order");
+    });
+    let next = world.reboot(4);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        for block in 0..64 {
+            assert!(
+                !right_or_refused(&live, block).await,
+                "block {block} is on the device"
+            );
+        }
+    });
+}
+
 #[test]
 fn a_lost_dirty_block_stays_lost_over_reclaim_stop_and_crash() {
     let world = rotten(2);
