@@ -15,7 +15,7 @@
 //! | [`safety`] | checks before a device is overwritten |
 //! | `process` | process settings of a server |
 //! | `origin` | whether an origin belongs to the cache |
-//! | `state`, `state_records` | per-host state of a cache, and how an engine thread writes it |
+//! | `state`, `state_directory`, `state_records` | per-host state of a cache, where it is, and how an engine thread writes it |
 //! | `filesystem` | mount and write counters of an origin's file system |
 //! | `status` | from the engine's counters to the status report |
 //! | `offline` | creating, identifying, checking and dumping a cache that is not running |
@@ -38,6 +38,7 @@ pub mod safety;
 mod serve;
 mod spec;
 mod state;
+mod state_directory;
 mod state_records;
 mod status;
 mod threads;

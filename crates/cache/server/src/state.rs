@@ -11,10 +11,8 @@
 //! Invariant: the file is replaced as a whole and is stable before a call returns, so a reader sees either the old or
 //! the new contents.
 
-use std::fs::{DirBuilder, File};
-use std::io::{self, Read, Write};
+use std::io;
 use std::num::NonZeroU32;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,11 +23,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::filesystem::FileSystem;
+use crate::state_directory::StateDirectory;
 
 /// Format version of the file.
 const VERSION: u32 = 2;
-/// Maximum length of the file in bytes; a real one has a few hundred.
-const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Maximum number of concurrent origin records; each is written on its own thread.
 const NOTES_MAX: usize = 16;
@@ -63,8 +60,7 @@ struct Record {
 #[derive(Debug)]
 pub struct StateFile {
     uuid: Uuid,
-    /// `None` if there is no state directory.
-    path: Option<PathBuf>,
+    directory: Option<StateDirectory>,
     held: Mutex<Held>,
     /// Number of origin records in progress.
     noting: AtomicUsize,
@@ -109,39 +105,36 @@ impl StateFile {
     /// Opens the state file of the cache `uuid`. A directory that cannot be used causes a warning.
     #[must_use]
     pub fn open(directory: Option<&Path>, uuid: Uuid) -> Self {
-        let nothing = Self {
+        let with = |directory, record| Self {
             uuid,
-            path: None,
-            held: Mutex::default(),
-            noting: AtomicUsize::new(0),
-        };
-        let without = "a cache device that returns after a failure, or that was rolled back, is not detected";
-        let Some(directory) = directory else {
-            tracing::warn!("no state directory (set one with --state-dir): {without}");
-            return nothing;
-        };
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        if let Err(error) = made {
-            tracing::warn!(
-                "cannot create the state directory {}: {error} (use another with --state-dir): {without}",
-                directory.display()
-            );
-            return nothing;
-        }
-        let path = directory.join(file_name(uuid));
-        let record = read(&path, uuid).unwrap_or_else(|error| {
-            tracing::warn!("{} is not valid and will be replaced: {error}", path.display());
-            None
-        });
-        Self {
-            uuid,
-            path: Some(path),
+            directory,
             held: Mutex::new(Held {
                 record,
                 ..Held::default()
             }),
             noting: AtomicUsize::new(0),
-        }
+        };
+        let without = "a cache device that returns after a failure, or that was rolled back, is not detected";
+        let Some(directory) = directory else {
+            tracing::warn!("no state directory (set one with --state-dir): {without}");
+            return with(None, None);
+        };
+        let opened = match StateDirectory::open(directory) {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::warn!(
+                    "cannot create the state directory {}: {error} (use another with --state-dir): {without}",
+                    directory.display()
+                );
+                return with(None, None);
+            }
+        };
+        let record = read(&opened, uuid).unwrap_or_else(|error| {
+            let path = opened.path_of(&file_name(uuid));
+            tracing::warn!("{} is not valid and will be replaced: {error}", path.display());
+            None
+        });
+        with(Some(opened), record)
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -151,7 +144,7 @@ impl StateFile {
     /// Whether there is a state directory.
     #[must_use]
     pub fn has_place(&self) -> bool {
-        self.path.is_some()
+        self.directory.is_some()
     }
 
     /// The last record, if any.
@@ -177,9 +170,11 @@ impl StateFile {
     /// The cache that served an origin last, if it is known.
     #[must_use]
     fn last_cache_of(&self, identity: &str) -> Option<Uuid> {
-        let file = File::open(self.origin_path(identity)?).ok()?;
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
+        let text = self
+            .directory
+            .as_ref()?
+            .read(&origin_file_name(identity))
+            .ok()??;
         text.trim().parse().ok()
     }
 
@@ -195,12 +190,13 @@ impl StateFile {
 
     /// Records that this cache serves an origin. Returns false and warns if the record cannot be written.
     pub fn note_cache_of(&self, identity: &str) -> bool {
-        let Some(path) = self.origin_path(identity) else {
+        let Some(directory) = &self.directory else {
             return false;
         };
-        let written = replace(&path, format!("{}\n", self.uuid).as_bytes());
+        let name = origin_file_name(identity);
+        let written = directory.replace(&name, format!("{}\n", self.uuid).as_bytes());
         if let Err(error) = &written {
-            tracing::warn!("cannot write {}: {error}", path.display());
+            tracing::warn!("cannot write {}: {error}", directory.path_of(&name).display());
         }
         written.is_ok()
     }
@@ -208,22 +204,17 @@ impl StateFile {
     /// Whether another cache may contain blocks that are newer than its origin, as far as the host knows.
     #[must_use]
     fn is_dirty(&self, other: Uuid) -> bool {
-        let Some(path) = &self.path else { return false };
-        let path = path.with_file_name(file_name(other));
-        match read(&path, other) {
+        let Some(directory) = &self.directory else {
+            return false;
+        };
+        match read(directory, other) {
             Ok(record) => record.is_some_and(|record| record.dirty),
             Err(error) => {
+                let path = directory.path_of(&file_name(other));
                 tracing::warn!("{} is not valid: {error}", path.display());
                 false
             }
         }
-    }
-
-    fn origin_path(&self, identity: &str) -> Option<PathBuf> {
-        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-        let short: String = identity.chars().take(IDENTITY_CHARS_MAX).map(plain).collect();
-        let name = format!("origin-{short}-{:08x}", crc32c::crc32c(identity.as_bytes()));
-        Some(self.path.as_ref()?.with_file_name(name))
     }
 
     /// Records the generation of the superblock and the first bytes of the origin, and at a stop its file system.
@@ -290,7 +281,9 @@ impl StateFile {
 
     /// Changes the file. `held` stays locked during the write, so that there is one writer at a time.
     fn change(&self, held: &mut Held, change: impl FnOnce(&mut Record)) -> bool {
-        let Some(path) = &self.path else { return false };
+        let Some(directory) = &self.directory else {
+            return false;
+        };
         let mut record = held.record.clone().unwrap_or(Record {
             version: VERSION,
             uuid: self.uuid,
@@ -307,7 +300,7 @@ impl StateFile {
             record.version == VERSION && record.uuid == self.uuid,
             "a record of another cache or version would not be read again"
         );
-        let written = write(path, &record);
+        let written = write(directory, &record);
         // Kept although the write failed: the next successful write must not contradict it.
         held.record = Some(record);
         match written {
@@ -318,6 +311,7 @@ impl StateFile {
             Err(error) => {
                 // The origin is recorded repeatedly, so only the first failure is logged.
                 if !std::mem::replace(&mut held.failing, true) {
+                    let path = directory.path_of(&file_name(self.uuid));
                     tracing::warn!("cannot write {}: {error}", path.display());
                 }
                 false
@@ -330,14 +324,16 @@ fn file_name(uuid: Uuid) -> String {
     format!("{uuid}.json")
 }
 
-fn read(path: &Path, uuid: Uuid) -> io::Result<Option<Record>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+fn origin_file_name(identity: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let short: String = identity.chars().take(IDENTITY_CHARS_MAX).map(plain).collect();
+    format!("origin-{short}-{:08x}", crc32c::crc32c(identity.as_bytes()))
+}
+
+fn read(directory: &StateDirectory, uuid: Uuid) -> io::Result<Option<Record>> {
+    let Some(text) = directory.read(&file_name(uuid))? else {
+        return Ok(None);
     };
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
     let record: Record = serde_json::from_str(&text)?;
     if record.version != VERSION || record.uuid != uuid {
         let found = format!(
@@ -349,29 +345,10 @@ fn read(path: &Path, uuid: Uuid) -> io::Result<Option<Record>> {
     Ok(Some(record))
 }
 
-fn write(path: &Path, record: &Record) -> io::Result<()> {
+fn write(directory: &StateDirectory, record: &Record) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(record)?;
     text.push(b'\n');
-    replace(path, &text)
-}
-
-/// Replaces a file as a whole; the file is stable on return.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)?;
-    // The new name is stable when its directory is.
-    match path.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
+    directory.replace(&file_name(record.uuid), &text)
 }
 
 /// An origin record in progress. Shards write them repeatedly, and a file system may delay them for long.
@@ -408,6 +385,13 @@ mod tests {
         }
     }
 
+    /// Makes writes of the file fail, for root too, until the returned directory is removed.
+    fn refuse_writes(directory: &Path, uuid: Uuid) -> PathBuf {
+        let obstacle = directory.join(format!("{}.new", file_name(uuid)));
+        std::fs::create_dir(&obstacle).unwrap();
+        obstacle
+    }
+
     #[test]
     fn the_later_reading_of_the_origin_is_recorded() {
         let directory = tempfile::tempdir().unwrap();
@@ -435,31 +419,31 @@ mod tests {
     #[test]
     fn after_a_failed_record_the_next_is_always_written() {
         let directory = tempfile::tempdir().unwrap();
-        let (place, uuid) = (directory.path().join("state"), Uuid::from_u128(7));
-        let state = StateFile::open(Some(&place), uuid);
+        let (place, uuid) = (directory.path(), Uuid::from_u128(7));
+        let state = StateFile::open(Some(place), uuid);
         let print = |value| NonZeroU32::new(value).unwrap();
         assert!(state.note(memory(1), None));
         assert!(state.note_origin(1, print(10)));
-        std::fs::remove_dir_all(&place).unwrap();
+        let obstacle = refuse_writes(place, uuid);
         assert!(!state.note_origin(2, print(20)));
-        std::fs::create_dir(&place).unwrap();
+        std::fs::remove_dir(obstacle).unwrap();
         assert!(state.note_origin(3, print(10)));
-        let recalled = StateFile::open(Some(&place), uuid).recall();
+        let recalled = StateFile::open(Some(place), uuid).recall();
         assert_eq!(recalled.unwrap().origin, Some(print(10)));
     }
 
     #[test]
     fn a_failed_record_is_written_with_the_next_one() {
         let directory = tempfile::tempdir().unwrap();
-        let (place, uuid) = (directory.path().join("state"), Uuid::from_u128(7));
-        let state = StateFile::open(Some(&place), uuid);
+        let (place, uuid) = (directory.path(), Uuid::from_u128(7));
+        let state = StateFile::open(Some(place), uuid);
         let print = NonZeroU32::new(10).unwrap();
         assert!(state.note(memory(1), None));
-        std::fs::remove_dir_all(&place).unwrap();
+        let obstacle = refuse_writes(place, uuid);
         assert!(!state.note(memory(2), None));
         assert!(!state.note_dirty(9));
         assert!(!state.note_fenced());
-        std::fs::create_dir(&place).unwrap();
+        std::fs::remove_dir(obstacle).unwrap();
         assert!(state.note_origin(1, print));
         let expected = HostRecord {
             generation: 9,
@@ -468,7 +452,7 @@ mod tests {
             origin: Some(print),
             ..memory(2)
         };
-        assert_eq!(StateFile::open(Some(&place), uuid).recall(), Some(expected));
+        assert_eq!(StateFile::open(Some(place), uuid).recall(), Some(expected));
     }
 
     #[test]
