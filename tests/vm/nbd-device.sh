@@ -21,7 +21,7 @@ udevadm control --reload
 
 serve_disk() { serve --nbd-device=disk --threads 2 --mode "$mode" --block-size 4096; }
 
-gone() { [ ! -e /sys/block/nbd0/pid ] && [ ! -e "$device" ] && [ ! -e /run/flaz/devices/nbd0 ]; }
+gone() { [ ! -e /sys/block/nbd0/pid ] && [ ! -e "$device" ] && ! grep -qsx disk /run/flaz/devices/*; }
 
 stays() {
     [ -b "$device" ] || fail "the name was removed"

@@ -12,7 +12,7 @@ mkdir -p "$files" /etc/udev/rules.d
 cp /flaz/60-flaz.rules /etc/udev/rules.d/
 udevadm control --reload
 
-gone() { ! compgen -G '/dev/ublkb*' >/dev/null && [ ! -e "$device" ] && [ ! -e /run/flaz/devices/ublkb0 ]; }
+gone() { ! compgen -G '/dev/ublkb*' >/dev/null && [ ! -e "$device" ] && ! grep -qsx disk /run/flaz/devices/*; }
 
 stays() { [ -b "$device" ] || fail "the device was removed although it is in use"; }
 

@@ -1,32 +1,46 @@
-//! Names of block devices: links in `/dev/flaz`, and notes for udev.
+//! Names of block devices: links in `/dev/flaz`, notes for udev, and locks.
 //!
-//! A device has one name. flaz makes the link itself, so that it is there when the server is ready, with udev and without.
-//! The note, `/run/flaz/devices/DEVICE` with the name, is for the rule in `dist/`: by it udev knows the link as well, without
-//! which systemd would not mount the name.
+//! A device has one name, and a name one device. flaz makes the link itself, so that it is there when the server is ready, with
+//! udev and without. The note, `/run/flaz/devices/KEY` with the name, is for the rule in `dist/`: by it udev knows the link as
+//! well, without which systemd would not mount the name. The lock, `/run/flaz/names/NAME`, is held by the server, and ends with
+//! the process.
+//!
+//! Invariant: the key of a note belongs to one disk (see [`crate::block_device`]), unlike the number of a device, which the
+//! kernel gives to another disk when it is free. So a note that has outlived its disk names none.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// The name of a block device.
 #[derive(Clone, Debug)]
 pub(crate) struct Name {
     links: PathBuf,
-    notes: PathBuf,
+    run: PathBuf,
     name: String,
 }
 
 /// The directory of links.
 pub(crate) const LINKS: &str = "/dev/flaz";
-const NOTES: &str = "/run/flaz/devices";
+/// The directory of notes and locks.
+const RUN: &str = "/run/flaz";
+
+/// A name that no other process can hold while this lives.
+#[derive(Debug)]
+pub(crate) struct Held {
+    _lock: File,
+}
 
 impl Name {
     /// The name `/dev/flaz/NAME`.
     pub(crate) fn new(name: &str) -> Self {
         Self {
             links: LINKS.into(),
-            notes: NOTES.into(),
+            run: RUN.into(),
             name: name.to_owned(),
         }
     }
@@ -35,20 +49,47 @@ impl Name {
         self.links.join(&self.name)
     }
 
-    /// The device that has the name now. It may no longer exist.
+    /// The device to which the link leads. It may no longer exist, or be that of another program.
     pub(crate) fn device(&self) -> Option<PathBuf> {
         let target = fs::read_link(self.path()).ok()?;
         // udev's links are relative, and all devices are in /dev.
         Some(Path::new("/dev").join(target.file_name()?))
     }
 
-    /// Leaves the note for udev. Called before the device appears.
+    /// Holds the name; `None` while another process does.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn note(&self, device: &Path) -> io::Result<()> {
-        fs::create_dir_all(&self.notes)?;
-        fs::write(self.note_of(device), format!("{}\n", self.name))
+    pub(crate) fn hold(&self) -> io::Result<Option<Held>> {
+        let locks = self.run.join("names");
+        fs::create_dir_all(&locks)?;
+        // The file stays: without it, a process that has it open and one that makes it anew would both hold the name.
+        let lock = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(locks.join(&self.name))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Held { _lock: lock })),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Leaves the note of a disk for udev, and removes those of earlier disks of this name.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn note(&self, key: &str) -> io::Result<()> {
+        fs::create_dir_all(self.notes())?;
+        fs::write(self.notes().join(key), format!("{}\n", self.name))?;
+        self.forget_where(|other| other != Path::new(key));
+        Ok(())
+    }
+
+    /// Whether the disk with this key has the name.
+    pub(crate) fn is_noted(&self, key: &str) -> bool {
+        fs::read_to_string(self.notes().join(key)).is_ok_and(|text| text.trim_end() == self.name)
     }
 
     /// Makes the link, and removes other links to the device.
@@ -69,23 +110,30 @@ impl Name {
         if let Err(error) = self.unlink_where(device, |_| true) {
             tracing::warn!("cannot remove the links to {}: {error}", device.display());
         }
-        // udev may have no rule, and then there may be no note.
-        let _ = fs::remove_file(self.note_of(device));
+        self.forget_where(|_| true);
     }
 
-    /// Removes the link and the note of a device that was disconnected, unless they belong to another name now.
+    /// Removes the link and the note of a device that was disconnected, unless the link leads to another device now.
     pub(crate) fn unlink_own(&self, device: &Path) {
         if self.device().as_deref() == Some(device) {
             let _ = fs::remove_file(self.path());
         }
-        let note = self.note_of(device);
-        if fs::read_to_string(&note).is_ok_and(|text| text.trim_end() == self.name) {
-            let _ = fs::remove_file(note);
-        }
+        self.forget_where(|_| true);
     }
 
-    fn note_of(&self, device: &Path) -> PathBuf {
-        self.notes.join(device.file_name().unwrap_or_default())
+    fn notes(&self) -> PathBuf {
+        self.run.join("devices")
+    }
+
+    /// Removes notes with this name.
+    fn forget_where(&self, chosen: impl Fn(&Path) -> bool) {
+        for note in fs::read_dir(self.notes()).into_iter().flatten().flatten() {
+            let key = PathBuf::from(note.file_name());
+            if chosen(&key) && key.to_str().is_some_and(|key| self.is_noted(key)) {
+                // A note that stays names no disk.
+                let _ = fs::remove_file(note.path());
+            }
+        }
     }
 
     fn unlink_where(&self, device: &Path, chosen: impl Fn(&Path) -> bool) -> io::Result<()> {
@@ -111,7 +159,7 @@ mod tests {
     fn name(scratch: &tempfile::TempDir, name: &str) -> Name {
         Name {
             links: scratch.path().join("links"),
-            notes: scratch.path().join("notes"),
+            run: scratch.path().join("run"),
             name: name.to_owned(),
         }
     }
@@ -152,34 +200,62 @@ mod tests {
         assert!(links(&scratch).is_empty());
     }
 
+    fn notes(scratch: &tempfile::TempDir) -> Vec<(String, String)> {
+        let entries = fs::read_dir(scratch.path().join("run/devices")).unwrap();
+        let mut notes: Vec<_> = entries
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let text = fs::read_to_string(entry.path()).unwrap();
+                (entry.file_name().into_string().unwrap(), text)
+            })
+            .collect();
+        notes.sort();
+        notes
+    }
+
     #[test]
     fn a_device_of_another_name_keeps_it() {
         let scratch = tempfile::tempdir().unwrap();
         let (first, second) = (name(&scratch, "a"), name(&scratch, "b"));
         let device = Path::new("/dev/nbd0");
         for each in [&first, &second] {
-            each.note(device).unwrap();
+            each.note("flaz-1").unwrap();
             each.link(device).unwrap();
         }
         first.unlink_own(device);
         assert_eq!(links(&scratch), ["b"]);
-        assert!(second.note_of(device).exists());
+        assert!(second.is_noted("flaz-1"));
         second.unlink_own(Path::new("/dev/nbd1"));
         assert_eq!(links(&scratch), ["b"]);
         second.unlink_own(device);
-        assert!(links(&scratch).is_empty() && !second.note_of(device).exists());
+        assert!(links(&scratch).is_empty());
+        assert!(notes(&scratch).is_empty());
     }
 
     #[test]
-    fn the_note_for_udev_is_the_name() {
+    fn the_note_for_udev_is_that_of_one_disk() {
         let scratch = tempfile::tempdir().unwrap();
-        let name = name(&scratch, "disk");
+        let (name, other) = (name(&scratch, "disk"), name(&scratch, "other"));
         let device = Path::new("/dev/ublkb3");
-        name.note(device).unwrap();
-        let note = scratch.path().join("notes/ublkb3");
-        assert_eq!(fs::read_to_string(&note).unwrap(), "disk\n");
+        name.note("ublk-7").unwrap();
+        other.note("ublk-8").unwrap();
+        assert!(name.is_noted("ublk-7") && !name.is_noted("ublk-8") && !name.is_noted("ublk-9"));
+        let note = |key: &str, name: &str| (key.to_owned(), format!("{name}\n"));
+        assert_eq!(notes(&scratch), [note("ublk-7", "disk"), note("ublk-8", "other")]);
+        name.note("ublk-9").unwrap();
+        assert_eq!(notes(&scratch), [note("ublk-8", "other"), note("ublk-9", "disk")]);
         name.link(device).unwrap();
         name.unlink_all(device);
-        assert!(!note.exists());
+        assert_eq!(notes(&scratch), [note("ublk-8", "other")]);
+    }
+
+    #[test]
+    fn one_process_holds_a_name() {
+        let scratch = tempfile::tempdir().unwrap();
+        let held = name(&scratch, "disk").hold().unwrap().unwrap();
+        assert!(name(&scratch, "disk").hold().unwrap().is_none());
+        assert!(name(&scratch, "other").hold().unwrap().is_some());
+        drop(held);
+        assert!(name(&scratch, "disk").hold().unwrap().is_some());
     }
 }

@@ -9,8 +9,11 @@
 //! - a device serves one cache over one origin, which its stamp names; with another stamp it is not touched. At most one device
 //!   has the stamp of a cache;
 //! - it is removed only while this process holds it exclusively, and only if it still has this cache's stamp;
+//! - a server holds the name of its device, and no two devices have one name ([`claim`]);
 //! - a connection to the driver that ends while the device is served ends the server.
 
+mod claim;
+mod disk;
 mod kernel_nbd;
 mod ublk;
 
@@ -27,7 +30,7 @@ use self::kernel_nbd::KernelNbdFrontEnd;
 use self::ublk::UblkFrontEnd;
 use crate::error::HostError;
 use crate::front_end::FrontEnd;
-use crate::names::{LINKS, Name};
+use crate::names::LINKS;
 
 pub use self::ublk::DEPTH_DEFAULT as UBLK_DEPTH_DEFAULT;
 
@@ -279,29 +282,6 @@ fn fits(
         device.display()
     )
     .into())
-}
-
-/// Refuses a name that another device has.
-fn refuse_used_name(driver: DriverSpec, name: &Name, own: Option<&Path>) -> Result<(), HostError> {
-    let option = match driver {
-        DriverSpec::Ublk { .. } => "--ublk=NAME",
-        DriverSpec::Nbd { .. } => "--nbd-device=NAME",
-    };
-    match name.device() {
-        Some(other) if exists(&other) && Some(other.as_path()) != own => Err(format!(
-            "{}: {} is the name of {}: choose another one with {option}",
-            driver.name(),
-            name.path().display(),
-            other.display()
-        )
-        .into()),
-        _ => Ok(()),
-    }
-}
-
-/// Whether a named device still exists. The file of an NBD device stays when the device is disconnected.
-fn exists(device: &Path) -> bool {
-    device.exists() && kernel_nbd::number_of(device).is_none_or(kernel_nbd::is_connected)
 }
 
 /// Goes forward only.

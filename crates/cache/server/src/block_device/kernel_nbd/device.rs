@@ -182,13 +182,6 @@ impl Devices {
         )
     }
 
-    /// Makes udev look at the device again, which then has its name.
-    pub(super) fn announce(&self, number: u32) {
-        if let Err(error) = fs::write(self.of(number).join("uevent"), "change") {
-            tracing::debug!(%error, "udev was not told of {}", path(number).display());
-        }
-    }
-
     /// Waits until the driver has released a device.
     pub(super) fn wait_for_release(&self, number: u32) -> bool {
         let polls = SETTLE_WITHIN.as_millis() / SETTLE_POLL.as_millis();

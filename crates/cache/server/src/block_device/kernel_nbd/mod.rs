@@ -52,11 +52,11 @@ use self::netlink::Driver;
 use self::protocol::Connect;
 use super::{
     BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, Phases, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped,
-    refuse_used_name,
+    claim, disk,
 };
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
-use crate::names::Name;
+use crate::names::{Held, Name};
 use crate::safety::hold_unused;
 
 /// The driver's name in messages.
@@ -74,11 +74,6 @@ pub(super) fn left_over(uuid: Uuid) -> Result<Option<PathBuf>, HostError> {
     Devices::default().left_over(uuid)
 }
 
-/// Whether the device is connected to a server, or waits for one.
-pub(super) fn is_connected(number: u32) -> bool {
-    Devices::default().is_connected(number)
-}
-
 /// A device of the driver.
 pub(super) struct KernelNbdFrontEnd {
     devices: Devices,
@@ -87,6 +82,7 @@ pub(super) struct KernelNbdFrontEnd {
     number: AtomicU32,
     how: How,
     name: Name,
+    _held: Held,
     keep: AtomicBool,
     phases: Arc<Phases>,
     driver: Mutex<Driver>,
@@ -121,7 +117,8 @@ impl KernelNbdFrontEnd {
         let block_bytes = spec.logical_block(exported)?;
         let found = devices.find(stamp)?;
         let name = Name::new(&spec.name);
-        refuse_used_name(spec.driver, &name, found.as_ref().map(Stamped::path).as_deref())?;
+        let own = found.as_ref().map(Stamped::path);
+        let held = claim::claim(spec.driver, &name, own.as_deref())?;
         let (number, how) = match (found, wanted) {
             (Some(found), _) => {
                 devices.check(found.number, exported)?;
@@ -146,6 +143,7 @@ impl KernelNbdFrontEnd {
             number: AtomicU32::new(number),
             how,
             name,
+            _held: held,
             keep: AtomicBool::new(spec.keep),
             phases: Arc::default(),
             driver: Mutex::new(driver),
@@ -169,9 +167,9 @@ impl KernelNbdFrontEnd {
     }
 
     fn note(&self) {
-        let device = self.device();
-        if let Err(error) = self.name.note(&device) {
-            tracing::warn!("cannot note the name of {} for udev: {error}", device.display());
+        if let Err(error) = self.name.note(&self.stamp.to_string()) {
+            let name = self.name.path();
+            tracing::warn!("cannot note the name {} for udev: {error}", name.display());
         }
     }
 
@@ -352,7 +350,7 @@ impl FrontEnd for KernelNbdFrontEnd {
         if let Err(error) = self.name.link(&self.device()) {
             tracing::warn!("cannot make the link {}: {error}", self.name.path().display());
         }
-        self.devices.announce(self.number());
+        disk::announce(&self.device());
         Ok(Vec::new())
     }
 

@@ -20,12 +20,12 @@ use self::device::REQUEST_BYTES_MAX;
 pub(super) use self::device::left_over;
 use self::queues::Queues;
 use super::{
-    BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, fits,
-    refuse_used_name,
+    BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, claim, disk,
+    fits,
 };
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
-use crate::names::Name;
+use crate::names::{Held, Name};
 use crate::safety::hold_unused;
 
 /// The driver's name in messages.
@@ -42,6 +42,7 @@ pub(super) struct UblkFrontEnd {
     /// The device is left over from a server that has ended.
     left_over: bool,
     name: Name,
+    _held: Held,
     keep: AtomicBool,
     read_only: bool,
     control: Mutex<Control>,
@@ -58,7 +59,8 @@ impl UblkFrontEnd {
         let parameters = device::parameters(spec.logical_block(exported)?, exported);
         let found = device::find(&mut control, stamp)?;
         let name = Name::new(&spec.name);
-        refuse_used_name(spec.driver, &name, found.as_ref().map(Stamped::path).as_deref())?;
+        let own = found.as_ref().map(Stamped::path);
+        let held = claim::claim(spec.driver, &name, own.as_deref())?;
         let info = match found {
             Some(info) => {
                 let found = control.parameters(info.device)?;
@@ -76,6 +78,7 @@ impl UblkFrontEnd {
             info,
             left_over: found.is_some(),
             name,
+            _held: held,
             keep: AtomicBool::new(spec.keep),
             read_only: exported.read_only,
             control: Mutex::new(control),
@@ -137,6 +140,22 @@ impl UblkFrontEnd {
             false => self.control().start(self.info.device, patience)?,
         }
         Ok(())
+    }
+
+    /// Gives the device its name. The key of its disk is known only now, so udev looks at the device again.
+    fn publish(&self) {
+        let device = self.device();
+        let noted = match disk::key(&device) {
+            Some(key) => self.name.note(&key),
+            None => Err(std::io::Error::other("the kernel does not number its disk")),
+        };
+        if let Err(error) = noted {
+            tracing::warn!("cannot note the name of {} for udev: {error}", device.display());
+        }
+        if let Err(error) = self.name.link(&device) {
+            tracing::warn!("cannot make the link {}: {error}", self.name.path().display());
+        }
+        disk::announce(&device);
     }
 
     /// Deletes the device, or leaves it to the next server.
@@ -219,16 +238,10 @@ impl FrontEnd for UblkFrontEnd {
     }
 
     fn start(&self, _: SessionThreads, _: Failed) -> Result<Vec<JoinHandle<()>>, HostError> {
-        let device = self.device();
-        if let Err(error) = self.name.note(&device) {
-            tracing::warn!("cannot note the name of {} for udev: {error}", device.display());
-        }
         self.take_over()?;
         self.start_device()?;
         self.queues.enter(Phase::Serving);
-        if let Err(error) = self.name.link(&device) {
-            tracing::warn!("cannot make the link {}: {error}", self.name.path().display());
-        }
+        self.publish();
         Ok(Vec::new())
     }
 

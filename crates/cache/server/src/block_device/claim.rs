@@ -1,0 +1,67 @@
+//! Which device has a name.
+//!
+//! A device has the name of the link that leads to it, if there is also a note of its disk with that name: the disk of a link may
+//! have been replaced by that of another program. It has a server as long as a process holds the name.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{DriverSpec, SETTLE_POLL, disk};
+use crate::error::HostError;
+use crate::names::{Held, Name};
+
+/// A start that is refused holds a name for a moment.
+const HELD_FOR_A_MOMENT: Duration = Duration::from_secs(1);
+
+/// The device that has a name.
+pub(super) fn device_of(name: &Name) -> Option<PathBuf> {
+    let device = name.device()?;
+    name.is_noted(&disk::key(&device)?).then_some(device)
+}
+
+/// Holds a name for this process, unless another server has it, or another device than `own`.
+///
+/// # Errors
+/// Who has it, or that it cannot be held.
+pub(super) fn claim(driver: DriverSpec, name: &Name, own: Option<&Path>) -> Result<Held, HostError> {
+    let refused = |why: String| -> HostError {
+        let option = match driver {
+            DriverSpec::Ublk { .. } => "--ublk=NAME",
+            DriverSpec::Nbd { .. } => "--nbd-device=NAME",
+        };
+        let (driver, name) = (driver.name(), name.path());
+        format!(
+            "{driver}: {} {why}: choose another one with {option}",
+            name.display()
+        )
+        .into()
+    };
+    let held = hold(name)?;
+    let other = device_of(name).filter(|device| Some(device.as_path()) != own);
+    match (held, other) {
+        (_, Some(other)) => Err(refused(format!("is the name of {}", other.display()))),
+        (None, None) => Err(refused("is in use by another server".to_owned())),
+        (Some(held), None) => Ok(held),
+    }
+}
+
+/// Holds a name; `None` if another server has it.
+///
+/// # Errors
+/// It cannot be held.
+pub(super) fn hold(name: &Name) -> Result<Option<Held>, HostError> {
+    let give_up = Instant::now() + HELD_FOR_A_MOMENT;
+    loop {
+        let held = name.hold().map_err(|error| {
+            let name = name.path();
+            format!(
+                "cannot hold the name {} in /run/flaz: {error}; run as root",
+                name.display()
+            )
+        })?;
+        if held.is_some() || Instant::now() >= give_up {
+            return Ok(held);
+        }
+        std::thread::sleep(SETTLE_POLL);
+    }
+}
