@@ -1,12 +1,14 @@
 #!/bin/bash
-# Names of block devices: a name has one device, also if two servers start at once, and a device that was deleted by hand loses
-# its name.
+# Names of block devices, and devices without a server: a name has one device, also if two servers start at once; a device that
+# was deleted by hand loses its name; a state directory, cache or origin that a file system on the device itself hides is named at the next start
+# instead of waited for.
 # boot: --timeout 1200 --origin 256M --spare 256M
 # shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
 device=/dev/flaz/disk
 files=/mnt/files
+limit_s=30
 
 modprobe -a nbd ublk_drv dm-mod
 mkdir -p "$files" /mnt/root /etc/udev/rules.d
@@ -14,6 +16,13 @@ cp /flaz/60-flaz.rules /etc/udev/rules.d/
 udevadm control --reload
 
 gone() { [ ! -e "$device" ] && ! grep -qsx disk /run/flaz/devices/*; }
+
+# refused_soon TEXT COMMAND...: like refused, and the command does not wait for the device.
+refused_soon() {
+    local text=$1
+    shift
+    refused "$text" timeout --kill-after 1 "$limit_s" "$@"
+}
 
 # make NAME SIZE [DIRECTORY]: a cache DIRECTORY/NAME-cache of DIRECTORY/NAME-origin.
 make() {
@@ -37,6 +46,47 @@ for driver in --ublk --nbd-device; do
     kill "${names[@]}" 2>/dev/null || true
     wait "${names[@]}" || true
     [ ! -e /dev/flaz/same ] || fail "the name is still there"
+
+    step "$driver: a state directory that is hidden by a file system on the device"
+    flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
+    serve "$driver=disk" --state-dir "$files/state"
+    dmsetup create part --table "0 $((128 * 2048)) linear $(readlink -f "$device") 0"
+    mkfs.ext4 -q /dev/mapper/part
+    mount /dev/mapper/part "$files"
+    mkdir "$files/state"
+    sync
+    timeout --kill-after 1 "$limit_s" flaz stop "$CACHE" >/dev/null || fail "flaz stop waits for its own device"
+    wait_for_server
+    echo 3 >/proc/sys/vm/drop_caches
+    refused_soon "$files/state is on /dev/flaz/disk (mounted on $files), which waits" \
+        flaz serve "$CACHE" "$driver=disk" --state-dir "$files/state"
+    ln -s files/state /mnt/link
+    refused_soon "/mnt/link is on /dev/flaz/disk" flaz serve "$CACHE" "$driver=disk" --state-dir /mnt/link
+    rm /mnt/link
+    serve "$driver=disk"
+    ls "$files/state" >/dev/null
+    umount "$files"
+    dmsetup remove --retry part
+    stop
+    wait_for 10 gone
+
+    step "$driver: a cache and an origin that are hidden by a file system on the device"
+    rm -f "$files"/x-*
+    make x 64M "$files"
+    mount --bind / /mnt/root
+    served=$files/x-cache serve "$driver=disk"
+    mkfs.ext4 -q "$device"
+    mount "$device" "$files"
+    kill_server
+    echo 3 >/proc/sys/vm/drop_caches
+    refused_soon "the cache $files/x-cache is on /dev/flaz/disk" flaz serve "$files/x-cache" "$driver=disk"
+    refused_soon "the cache $files/x-cache is on /dev/flaz/disk" flaz status "$files/x-cache"
+    refused_soon "the origin $files/x-origin is on /dev/flaz/disk" flaz serve "/mnt/root$files/x-cache" "$driver=disk"
+    served=/mnt/root$files/x-cache serve "$driver=disk" --origin "/mnt/root$files/x-origin"
+    umount "$files"
+    served=/mnt/root$files/x-cache stop
+    umount /mnt/root
+    wait_for 10 gone
 done
 
 step "a device that was deleted by hand loses its name, and the next one with its number does not get it"

@@ -22,8 +22,9 @@ use flaz_engine::volume::IoError;
 use flaz_nbd::Export;
 use flaz_runtime::file::{FileDevice, Hold, Kind, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime, compute};
+use uuid::Uuid;
 
-use crate::block_device::{self, Exported};
+use crate::block_device::{self, Exported, refuse_on_waiting};
 use crate::device::{HostDevice, Production};
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
@@ -102,8 +103,8 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let cache = HostDevice::new(cache_file.clone(), spec.emulate_cache);
     let deadlined = Deadline::new(cache.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&deadlined))?;
-    let state = Arc::new(StateFile::open(spec.state_dir.as_deref(), superblock.uuid));
     block_device::refuse_left_over(superblock.uuid, spec.device.as_ref().map(|device| device.driver))?;
+    let state = open_state(spec, superblock.uuid)?;
     let origin_path = spec
         .origin
         .clone()
@@ -195,6 +196,18 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         front_ends,
         _claim: claim,
     })
+}
+
+fn open_state(spec: &ServeSpec, uuid: Uuid) -> Result<Arc<StateFile>, HostError> {
+    let directory = spec.state_dir.as_deref();
+    if let Some(directory) = directory {
+        refuse_on_waiting(
+            "the state directory",
+            directory,
+            "choose another one with --state-dir",
+        )?;
+    }
+    Ok(Arc::new(StateFile::open(directory, uuid)))
 }
 
 fn open_options(spec: &ServeSpec) -> OpenOptions {

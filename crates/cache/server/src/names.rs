@@ -45,6 +45,14 @@ impl Name {
         }
     }
 
+    /// All names that have a link.
+    pub(crate) fn all() -> Vec<Self> {
+        let links = fs::read_dir(LINKS).into_iter().flatten().flatten();
+        links
+            .filter_map(|link| Some(Self::new(link.file_name().to_str()?)))
+            .collect()
+    }
+
     pub(crate) fn path(&self) -> PathBuf {
         self.links.join(&self.name)
     }

@@ -18,7 +18,7 @@ use flaz_runtime::{Config, Runtime};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::block_device::refuse_left_over;
+use crate::block_device::{refuse_left_over, refuse_on_waiting};
 use crate::daemon::open_cache;
 use crate::error::HostError;
 use crate::origin::warn_if_weak;
@@ -26,7 +26,16 @@ use crate::safety;
 use crate::spec::CreateSpec;
 use crate::status::cache_report;
 
+/// Refuses a cache file whose file system is on a block device that waits for its server: even looking the path up would wait.
+///
+/// # Errors
+/// The device.
+pub fn refuse_to_wait(cache: &Path) -> Result<(), HostError> {
+    refuse_on_waiting("the cache", cache, "give a path to it on another device")
+}
+
 fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
+    refuse_to_wait(path)?;
     safety::cache(path)?;
     let mode = OpenMode {
         read_only: true,

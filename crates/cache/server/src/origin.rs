@@ -7,6 +7,7 @@ use flaz_engine::format::superblock::Superblock;
 use flaz_runtime::Runtime;
 use flaz_runtime::file::{FileDevice, Hold, OpenError, OpenMode};
 
+use crate::block_device::refuse_on_waiting;
 use crate::device::HostDevice;
 use crate::error::HostError;
 use crate::filesystem::{FILE_SYSTEMS_MAX, FileSystem, in_partitions, recognise, what_changed};
@@ -19,6 +20,7 @@ pub(crate) fn open_origin(
     path: &std::path::Path,
     superblock: &mut Superblock,
 ) -> Result<FileDevice, HostError> {
+    refuse_on_waiting("the origin", path, "specify another path of it with --origin")?;
     if let Some(uses) = safety::final_uses_text(path) {
         return Err(format!(
             "origin {} is {uses}: writes to it bypass the cache; unmount it first, and mount the device that \

@@ -19,6 +19,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// # Errors
 /// The cache cannot be identified, or its daemon exists but refuses this user.
 pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Client>, Failure> {
+    let what = "finding the daemon (or use --control PATH) of";
+    if let Some(cache) = cache {
+        host::refuse_to_wait(cache).map_err(Failure::host(what, cache))?;
+    }
     if let Some(control) = control {
         return match Client::connect(control, cache.and_then(owner)) {
             Err(ControlError::NotRunning { .. }) if cache.is_some() => Ok(None),
@@ -26,7 +30,6 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
         };
     }
     let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
-    let what = "finding the daemon (or use --control PATH) of";
     let owner = owner(cache);
     let uuid = match host::identify(cache) {
         Ok(uuid) => uuid,

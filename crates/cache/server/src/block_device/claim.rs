@@ -1,4 +1,4 @@
-//! Which device has a name.
+//! Which device has a name, and which devices wait for a server.
 //!
 //! A device has the name of the link that leads to it, if there is also a note of its disk with that name: the disk of a link may
 //! have been replaced by that of another program. It has a server as long as a process holds the name.
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use super::{DriverSpec, SETTLE_POLL, disk};
 use crate::error::HostError;
 use crate::names::{Held, Name};
+use crate::safety;
 
-/// A start that is refused holds a name for a moment.
+/// A start that is refused, and one that looks for waiting devices, hold a name for a moment.
 const HELD_FOR_A_MOMENT: Duration = Duration::from_secs(1);
 
 /// The device that has a name.
@@ -64,4 +65,30 @@ pub(super) fn hold(name: &Name) -> Result<Option<Held>, HostError> {
         }
         std::thread::sleep(SETTLE_POLL);
     }
+}
+
+/// Refuses a path on a file system that is mounted on a device without a server: whoever opens it waits for that server. A start
+/// may be just that server, and would wait for itself.
+///
+/// # Errors
+/// The device.
+pub(crate) fn refuse_on_waiting(what: &str, path: &Path, advice: &str) -> Result<(), HostError> {
+    // Names that cannot be held are those of other users, whose devices this process does not serve.
+    let waits = |name: &Name| name.hold().is_ok_and(|held| held.is_some());
+    for name in Name::all() {
+        let Some(device) = device_of(&name) else { continue };
+        if let Some(mount) = safety::mount_on(path, &device)
+            && waits(&name)
+        {
+            return Err(format!(
+                "{what} {} is on {} (mounted on {}), which waits for its server: expected a place that can be read before \
+                 that server has started; {advice}, or, if the device is that of another cache, serve that one first",
+                path.display(),
+                name.path().display(),
+                mount.display()
+            )
+            .into());
+        }
+    }
+    Ok(())
 }

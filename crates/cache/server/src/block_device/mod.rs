@@ -32,6 +32,7 @@ use crate::error::HostError;
 use crate::front_end::FrontEnd;
 use crate::names::LINKS;
 
+pub(crate) use self::claim::refuse_on_waiting;
 pub use self::ublk::DEPTH_DEFAULT as UBLK_DEPTH_DEFAULT;
 
 /// How long a driver has to notice that a server has ended, to make device files, and to remove a device.

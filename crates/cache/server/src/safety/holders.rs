@@ -136,11 +136,7 @@ impl System {
             }
         }
         for mount in self.mounts() {
-            let source = Identity::at(&mount.source);
-            let device = related.iter().find(|device| {
-                device.number == mount.device || source == Some(Identity::Block(device.number))
-            });
-            if let Some(device) = device {
+            if let Some(device) = device_of(&mount, &related) {
                 uses.insert(self.mounted(&mount, device));
             }
         }
@@ -179,6 +175,14 @@ impl System {
                     .any(|device| device.link != Link::Whole && Identity::Block(device.number) == to)
         };
         reaches(one, other) || reaches(other, one)
+    }
+
+    /// The mounts of file systems on a device, or on devices stacked on it.
+    pub(super) fn mounts_on(&self, identity: Identity) -> Vec<Mount> {
+        let related = self.related(identity);
+        let mut mounts = self.mounts();
+        mounts.retain(|mount| device_of(mount, &related).is_some());
+        mounts
     }
 
     fn mounted(&self, mount: &Mount, device: &Related) -> Use {
@@ -297,7 +301,7 @@ impl System {
             .collect()
     }
 
-    fn mounts(&self) -> Vec<Mount> {
+    pub(super) fn mounts(&self) -> Vec<Mount> {
         parse_mountinfo(&self.table("self/mountinfo"))
     }
 
@@ -318,6 +322,16 @@ impl System {
             }
         }
     }
+}
+
+/// The device of a mount, if it is among these.
+fn device_of<'a>(mount: &Mount, devices: &'a [Related]) -> Option<&'a Related> {
+    // Other sources are no device files. Looking such a name up may wait, for example for a server of NFS.
+    let is_device = mount.source.starts_with("/dev");
+    let source = is_device.then(|| Identity::at(&mount.source)).flatten();
+    devices
+        .iter()
+        .find(|device| device.number == mount.device || source == Some(Identity::Block(device.number)))
 }
 
 /// Number and name of the device whose sysfs directory this is.
@@ -448,6 +462,15 @@ mod tests {
         }
         assert_eq!(fake.texts(DM), ["mounted on / (ext4)"]);
         assert!(fake.texts(SDA1).is_empty());
+    }
+
+    #[test]
+    fn mounts_on_a_device_include_those_of_stacked_devices() {
+        let fake = Fake::new();
+        fake.mount("253:0", "/srv");
+        assert_eq!(fake.system.mounts_on(SDA)[0].point, Path::new("/srv"));
+        assert_eq!(fake.system.mounts_on(DM).len(), 1);
+        assert!(fake.system.mounts_on(SDA1).is_empty());
     }
 
     #[test]

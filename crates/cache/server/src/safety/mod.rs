@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`identity`], [`node`] | which device or file does a path name, and do two paths name the same one |
 //! | [`mounts`], [`holders`] | who uses it: mounts, swap, devices stacked on it |
+//! | [`location`] | is a path on a device, without touching the device |
 //! | [`source`], [`signatures`], [`probe`] | what does it contain |
 //! | [`objections`], [`error`] | what are the objections to using it |
 //! | [`unused`] | is a device of this process unused, so that it may be removed |
@@ -17,6 +18,7 @@ mod error;
 mod file;
 mod holders;
 pub mod identity;
+mod location;
 mod mounts;
 mod node;
 mod objections;
@@ -30,5 +32,6 @@ pub use claim::{
 };
 pub use error::SafetyError;
 pub use file::Access;
+pub(crate) use location::mount_on;
 pub use node::Node;
 pub(crate) use unused::hold_unused;

@@ -12,6 +12,10 @@ use super::identity::DeviceNumber;
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// Number of the mount.
+    pub id: u32,
+    /// Number of the mount that the mount point is on. That of the root may be missing or its own.
+    pub parent: u32,
     /// Number of its device. File systems on several devices or none have a number of their own from the kernel.
     pub device: DeviceNumber,
     /// Where it is mounted.
@@ -32,12 +36,15 @@ pub fn parse_mountinfo(text: &str) -> Vec<Mount> {
 fn parse_mount(line: &str) -> Option<Mount> {
     let (before, after) = line.split_once(" - ")?;
     let mut before = before.split(' ');
-    let device = DeviceNumber::parse(before.nth(2)?)?;
+    let (id, parent) = (before.next()?.parse().ok()?, before.next()?.parse().ok()?);
+    let device = DeviceNumber::parse(before.next()?)?;
     let point = unescape(before.nth(1)?);
     let mut after = after.split(' ');
     let kind = after.next()?.to_owned();
     let source = unescape(after.next()?);
     Some(Mount {
+        id,
+        parent,
         device,
         point,
         kind,
@@ -95,6 +102,7 @@ mod tests {
                     1 2 x / / - a b\n";
         let mounts = parse_mountinfo(text);
         assert_eq!(mounts.len(), 2);
+        assert_eq!((mounts[1].id, mounts[1].parent), (36, 22));
         assert_eq!(mounts[0].device, DeviceNumber { major: 254, minor: 1 });
         assert_eq!(
             (mounts[0].kind.as_str(), mounts[0].source.to_str()),
