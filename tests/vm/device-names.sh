@@ -1,7 +1,7 @@
 #!/bin/bash
 # Names of block devices, and devices without a server: a name has one device, also if two servers start at once; a device that
 # was deleted by hand loses its name; a state directory, cache or origin that a file system on the device itself hides is named at the next start
-# instead of waited for.
+# instead of waited for; other users are kept from the cache.
 # boot: --timeout 1200 --origin 256M --spare 256M
 # shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
@@ -30,6 +30,8 @@ make() {
     truncate -s "$2" "$directory/$1-origin"
     flaz create "$directory/$1-cache" --size 64M --origin "$directory/$1-origin" >/dev/null 2>&1
 }
+
+nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups env FLAZ_RUNTIME_DIR=/tmp/nobody/run STATE_DIRECTORY=/tmp/nobody/state)
 
 for driver in --ublk --nbd-device; do
     step "$driver: two servers that start at once do not get one name"
@@ -111,6 +113,27 @@ serve --ublk=disk
 grep -qx disk "/run/flaz/devices/ublk-$(cat /sys/block/ublkb0/diskseq)" || fail "notes: $(grep . /run/flaz/devices/*)"
 udevadm settle
 udevadm info --query=symlink /dev/ublkb0 | grep -qw flaz/disk || fail "udev does not know the name"
+stop
+wait_for 10 gone
+
+step "users who cannot read whose device waits are kept from caches of its size only"
+mkdir /tmp/nobody
+make same 64M /tmp/nobody
+make other 65M /tmp/nobody
+chown -R 65534:65534 /tmp/nobody
+served=/tmp/nobody/same-cache
+serve --ublk=disk --state-dir /tmp/state
+udevadm settle
+kill_server
+for command in flush serve; do
+    refused '/dev/ublkb0 has the size of the origin' "${nobody[@]}" flaz "$command" /tmp/nobody/same-cache
+done
+"${nobody[@]}" flaz serve /tmp/nobody/other-cache --nbd unix:/tmp/nobody/other.sock >/tmp/other.log 2>&1 &
+other=$!
+wait_for 30 answers /tmp/nobody/other.sock
+kill "$other"
+wait "$other"
+serve --ublk=disk --state-dir /tmp/state
 stop
 wait_for 10 gone
 ! grep -E 'panicked|checksum' "$serve_log" || fail "the log of the daemon"

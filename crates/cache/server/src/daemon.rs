@@ -103,7 +103,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let cache = HostDevice::new(cache_file.clone(), spec.emulate_cache);
     let deadlined = Deadline::new(cache.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&deadlined))?;
-    block_device::refuse_left_over(superblock.uuid, spec.device.as_ref().map(|device| device.driver))?;
+    block_device::refuse_left_over(&superblock, spec.device.as_ref().map(|device| device.driver))?;
     let state = open_state(spec, superblock.uuid)?;
     let origin_path = spec
         .origin

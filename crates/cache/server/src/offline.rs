@@ -103,7 +103,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
     let runtime = Runtime::new(Config::default())?;
     // Requests that wait for the cache that is overwritten would wait for ever.
     if let Ok(earlier) = runtime.block_on(cache::read_superblock(&device)) {
-        refuse_left_over(earlier.uuid, None)?;
+        refuse_left_over(&earlier, None)?;
     }
     let superblock = runtime.block_on(cache::create(&device, options))?;
     Ok(CreateReport {

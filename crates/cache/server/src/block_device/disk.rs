@@ -27,6 +27,25 @@ fn key_in(sys: &Path, device: &Path) -> Option<String> {
     Some(format!("ublk-{sequence}"))
 }
 
+/// The size of the disk that a device file names, in bytes; `None` if there is no disk.
+///
+/// # Errors
+/// The system's.
+pub(super) fn bytes(device: &Path) -> io::Result<Option<u64>> {
+    bytes_in(Path::new(SYS), device)
+}
+
+fn bytes_in(sys: &Path, device: &Path) -> io::Result<Option<u64>> {
+    let file = sys.join(device.file_name().unwrap_or_default()).join("size");
+    let text = match fs::read_to_string(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let sectors: Result<u64, _> = text.trim_end().parse();
+    let sectors = sectors.map_err(|_| io::Error::other(format!("{}: found {text:?}", file.display())))?;
+    Ok(Some(sectors * 512))
+}
+
 /// Makes udev look at the disk and its partitions again, which then have their names.
 pub(super) fn announce(device: &Path) {
     if let Err(error) = announce_in(Path::new(SYS), device) {
@@ -93,6 +112,17 @@ mod tests {
         assert_eq!(machine.key("/dev/nbd0").as_deref(), Some("flaz-0123456789abcdef"));
         fs::remove_file(machine.0.path().join("nbd0/pid")).unwrap();
         assert_eq!(machine.key("/dev/nbd0"), None, "disconnected");
+    }
+
+    #[test]
+    fn a_size_is_that_of_the_disk() {
+        let machine = Machine::new();
+        let bytes = || bytes_in(machine.0.path(), Path::new("/dev/ublkb0"));
+        assert_eq!(bytes().unwrap(), None);
+        machine.file("ublkb0/size", "2048\n");
+        assert_eq!(bytes().unwrap(), Some(1 << 20));
+        machine.file("ublkb0/size", "many\n");
+        assert!(bytes().unwrap_err().to_string().contains("found \"many\\n\""));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use flaz_engine::format::superblock::Superblock;
 use flaz_nbd::Export;
 use uuid::Uuid;
 
@@ -140,7 +141,7 @@ pub(crate) fn bind(spec: &BlockDeviceSpec, exported: &Exported) -> Result<Box<dy
 ///
 /// # Errors
 /// There is such a device, or it cannot be found out.
-pub(crate) fn refuse_left_over(uuid: Uuid, served: Option<DriverSpec>) -> Result<(), HostError> {
+pub(crate) fn refuse_left_over(cache: &Superblock, served: Option<DriverSpec>) -> Result<(), HostError> {
     let waits = |device: Option<PathBuf>, driver: &str, option: &str| match device {
         None => Ok(()),
         Some(device) => Err(HostError::from(format!(
@@ -150,10 +151,18 @@ pub(crate) fn refuse_left_over(uuid: Uuid, served: Option<DriverSpec>) -> Result
         ))),
     };
     if !matches!(served, Some(DriverSpec::Ublk { .. })) {
-        waits(ublk::left_over(uuid)?, ublk::DRIVER, "--ublk")?;
+        waits(
+            ublk::left_over(cache.uuid, cache.geometry.origin_len)?,
+            ublk::DRIVER,
+            "--ublk",
+        )?;
     }
     if !matches!(served, Some(DriverSpec::Nbd { .. })) {
-        waits(kernel_nbd::left_over(uuid)?, kernel_nbd::DRIVER, "--nbd-device")?;
+        waits(
+            kernel_nbd::left_over(cache.uuid)?,
+            kernel_nbd::DRIVER,
+            "--nbd-device",
+        )?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The device of the driver that belongs to a cache: found, and added.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use flaz_ublk::protocol::{DeviceInfo, DeviceState, Parameters, SECTOR_BYTES, attribute};
@@ -8,7 +9,7 @@ use flaz_ublk::{Control, NewDevice, UblkError};
 use uuid::Uuid;
 
 use super::super::{
-    BlockDeviceSpec, DriverSpec, Exported, SETTLE_POLL, SETTLE_WITHIN, Shape, Stamp, Stamped, of_cache,
+    BlockDeviceSpec, DriverSpec, Exported, SETTLE_POLL, SETTLE_WITHIN, Shape, Stamp, Stamped, disk, of_cache,
 };
 use super::DRIVER;
 use crate::error::HostError;
@@ -28,27 +29,58 @@ impl Stamped for DeviceInfo {
     }
 
     fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/dev/ublkb{}", self.device))
+        path(self.device)
     }
 }
 
-/// The device of this cache that waits for a server.
+fn path(number: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/ublkb{number}"))
+}
+
+/// The device of this cache, whose origin has `origin_bytes`, that waits for a server.
 ///
 /// # Errors
 /// It cannot be found out.
-pub(in super::super) fn left_over(uuid: Uuid) -> Result<Option<PathBuf>, HostError> {
-    if flaz_ublk::device_numbers()?.is_empty() {
+pub(in super::super) fn left_over(uuid: Uuid, origin_bytes: u64) -> Result<Option<PathBuf>, HostError> {
+    let numbers = flaz_ublk::device_numbers()?;
+    if numbers.is_empty() {
         return Ok(None);
     }
-    let devices = match Control::open() {
-        Ok(mut control) => control.devices()?,
-        // Who may not use the driver has made no device.
-        Err(UblkError::Open { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Ok(None);
-        }
-        Err(error) => return Err(error.into()),
-    };
-    Ok(waiting(&devices, uuid).map(|info| info.path()))
+    match Control::open().and_then(|mut control| control.devices()) {
+        Ok(devices) => Ok(waiting(&devices, uuid).map(Stamped::path)),
+        Err(error) => match numbers
+            .into_iter()
+            .map(path)
+            .find(|file| may_be_of(origin_bytes, disk::bytes(file)))
+        {
+            None => Ok(None),
+            Some(device) => Err(unknown(&device, &error)),
+        },
+    }
+}
+
+/// Whether a device whose stamp cannot be read may be that of a cache whose origin has `origin_bytes`. It need not be, but its
+/// size is all that others than root see of it; and another rule, such as that they make no devices, would let them change the
+/// data behind a device of root's server that was killed. Users without a device of the same size are not kept from serving
+/// over NBD.
+fn may_be_of(origin_bytes: u64, bytes: io::Result<Option<u64>>) -> bool {
+    match bytes {
+        Ok(Some(bytes)) => bytes == origin_bytes,
+        // It was never started, or was stopped: nothing waits in it.
+        Ok(None) => false,
+        Err(_) => true,
+    }
+}
+
+fn unknown(device: &Path, error: &UblkError) -> HostError {
+    // Without its advice, which is for those who serve a device.
+    let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    format!(
+        "{DRIVER}: {} has the size of the origin, so it may be a device of this cache that waits for its server; expected to \
+         read its stamp from /dev/ublk-control, found: {why}; run the command as root",
+        device.display()
+    )
+    .into()
 }
 
 fn waiting(devices: &[DeviceInfo], uuid: Uuid) -> Option<&DeviceInfo> {
@@ -197,6 +229,24 @@ mod tests {
         }
         let other = info(5, Stamp::new(Uuid::from_u128(2), "disk a"), 2);
         assert_eq!(waiting(&[of("disk a", 0), other], uuid), None, "no block device");
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_read_may_be_that_of_the_cache_if_it_has_the_size() {
+        assert!(may_be_of(1 << 20, Ok(Some(1 << 20))));
+        assert!(!may_be_of(1 << 20, Ok(Some(1 << 21))), "another's");
+        assert!(!may_be_of(1 << 20, Ok(None)), "no block device");
+        assert!(may_be_of(1 << 20, Err(io::ErrorKind::PermissionDenied.into())));
+        let source = io::Error::from_raw_os_error(rustix::io::Errno::ACCESS.raw_os_error());
+        let denied = UblkError::Open {
+            path: "/dev/ublk-control".into(),
+            source,
+        };
+        let text = unknown(Path::new("/dev/ublkb3"), &denied).to_string();
+        assert!(
+            text.contains("/dev/ublkb3") && text.contains("Permission denied (os error 13); run"),
+            "{text}"
+        );
     }
 
     #[test]
