@@ -1,7 +1,7 @@
 #!/bin/bash
 # Names of block devices, and devices without a server: a name has one device, also if two servers start at once; a device that
-# was deleted by hand loses its name; a state directory, cache or origin that a file system on the device itself hides is named at the next start
-# instead of waited for; other users are kept from the cache.
+# was deleted by hand loses its name; a state directory, cache or origin that a file system on the device itself hides is named
+# at the next start instead of waited for; other users are kept from the cache; `flaz remove-device` ends the waiting.
 # boot: --timeout 1200 --origin 256M --spare 256M
 # shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
@@ -67,10 +67,27 @@ for driver in --ublk --nbd-device; do
     rm /mnt/link
     serve "$driver=disk"
     ls "$files/state" >/dev/null
+
+    step "$driver: a device that waits is not removed while it has a server, and only with --force while it is in use"
+    refused 'it has a server' flaz remove-device disk --force
+    kill_server
+    dd if="$device" of=/dev/null bs=4k count=1 skip=9999 iflag=direct status=none 2>/dev/null &
+    reader=$!
+    refused_soon "is in use (.*mounted on $files" flaz remove-device disk
+    [ -b "$device" ] || fail "the device was removed although it is in use"
+    kill -0 "$reader" || fail "a request does not wait"
+    flaz remove-device "$device" --force >/tmp/removed.log 2>&1 || fail "remove-device: $(cat /tmp/removed.log)"
+    grep -q 'removed /dev/flaz/disk, which was /dev/.* with 256' /tmp/removed.log || fail "it says $(cat /tmp/removed.log)"
+    ! wait "$reader" || fail "a request that waited has succeeded"
     umount "$files"
     dmsetup remove --retry part
-    stop
     wait_for 10 gone
+    serve "$driver=disk"
+    udevadm settle
+    kill_server
+    flaz remove-device disk >/dev/null
+    wait_for 10 gone
+    refused 'no such block device' flaz remove-device disk
 
     step "$driver: a cache and an origin that are hidden by a file system on the device"
     rm -f "$files"/x-*
@@ -102,6 +119,10 @@ udevadm settle
 attach /tmp/b.sock
 udevadm settle
 ! udevadm info --query=symlink /dev/nbd0 | grep -qw flaz/disk || fail "udev gives the name to another program's device"
+# As without udev, which has removed the link.
+mkdir -p /dev/flaz
+ln -sfn /dev/nbd0 "$device"
+refused 'is not the device of that name' flaz remove-device disk
 served=$CACHE serve --nbd-device=disk
 [ "$(readlink -f "$device")" = /dev/nbd1 ] || fail "the name is that of $(readlink -f "$device")"
 served=$CACHE stop
@@ -121,8 +142,7 @@ mkdir /tmp/nobody
 make same 64M /tmp/nobody
 make other 65M /tmp/nobody
 chown -R 65534:65534 /tmp/nobody
-served=/tmp/nobody/same-cache
-serve --ublk=disk --state-dir /tmp/state
+served=/tmp/nobody/same-cache serve --ublk=disk --state-dir /tmp/state
 udevadm settle
 kill_server
 for command in flush serve; do
@@ -133,7 +153,5 @@ other=$!
 wait_for 30 answers /tmp/nobody/other.sock
 kill "$other"
 wait "$other"
-serve --ublk=disk --state-dir /tmp/state
-stop
-wait_for 10 gone
+flaz remove-device disk >/dev/null
 ! grep -E 'panicked|checksum' "$serve_log" || fail "the log of the daemon"

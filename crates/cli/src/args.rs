@@ -75,6 +75,8 @@ pub enum Command {
     Detach(DetachArgs),
     /// Stop a running cache cleanly
     Stop(StopArgs),
+    /// Remove a block device whose cache is lost
+    RemoveDevice(RemoveDeviceArgs),
     /// Verify a cache that is not running
     Check(CheckArgs),
     /// List the contents of a cache that is not running
@@ -401,6 +403,31 @@ pub struct CheckArgs {
     pub json: bool,
 }
 
+/// `flaz remove-device`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The block device of `flaz serve --ublk` or `--nbd-device` waits for its server, and its requests wait with it. If the server \
+cannot return, because the cache device is lost, `remove-device` removes the block device: requests that wait fail with an \
+I/O error, and data that users of the device have not yet written is lost. The cache and the origin are not changed.
+
+It refuses a device that has a server, and, without --force, one that is mounted or open. To release a mounted file system, \
+remove the device with --force, then unmount.
+
+Examples:
+  flaz remove-device disk
+  flaz remove-device /dev/flaz/disk --force")]
+pub struct RemoveDeviceArgs {
+    /// Name of the block device
+    #[arg(value_name = "NAME|/dev/flaz/NAME", value_parser = left_device)]
+    pub name: String,
+    /// Remove it although it is in use
+    #[arg(long)]
+    pub force: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `flaz dump`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -466,6 +493,11 @@ fn device_name(text: &str) -> Result<String, String> {
         );
     }
     Ok(text.to_owned())
+}
+
+fn left_device(text: &str) -> Result<String, String> {
+    device_name(text.strip_prefix("/dev/flaz/").unwrap_or(text))
+        .map_err(|expected| format!("expected /dev/flaz/NAME, or NAME: {expected}"))
 }
 
 /// What `--nbd-device` asks for.

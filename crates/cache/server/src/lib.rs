@@ -45,7 +45,7 @@ mod threads;
 mod timed;
 mod worker;
 
-pub use block_device::{BlockDeviceSpec, DriverSpec, UBLK_DEPTH_DEFAULT};
+pub use block_device::{BlockDeviceSpec, DriverSpec, RemovedDevice, UBLK_DEPTH_DEFAULT, remove_device};
 pub use daemon::{CLEAN_WITHIN, Daemon, start};
 pub use error::HostError;
 pub use filesystem::utc;

@@ -8,6 +8,7 @@ mod dump;
 mod generate;
 pub(crate) mod output;
 pub(crate) mod output_file;
+mod remove_device;
 mod serve;
 mod set;
 mod status;
@@ -31,6 +32,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Flush(args) => clean::flush(&args),
         Command::Detach(args) => clean::detach(&args),
         Command::Stop(args) => stop::run(&args),
+        Command::RemoveDevice(args) => remove_device::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Demo(args) => crate::demo::run(&args),

@@ -151,7 +151,18 @@ fn help_and_version_succeed() {
             .contains("Exit status: 0 success, 1 failure, 2 invalid usage")
     );
     for command in [
-        "create", "serve", "status", "set", "flush", "detach", "stop", "check", "dump", "demo", "bench",
+        "create",
+        "serve",
+        "status",
+        "set",
+        "flush",
+        "detach",
+        "stop",
+        "remove-device",
+        "check",
+        "dump",
+        "demo",
+        "bench",
         "study",
     ] {
         let help = scratch.run(&format!("{command} --help")).succeeded();

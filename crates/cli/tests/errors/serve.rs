@@ -42,6 +42,25 @@ fn serve_with_invalid_options() {
     serve(&"--nbd unix:a ".repeat(17)).refused(USAGE, &["the maximum is 16"]);
 }
 
+#[test]
+fn a_device_that_is_not_there_is_not_removed() {
+    let scratch = Scratch::new();
+    let remove = |words: &str| scratch.run(&format!("remove-device {words}"));
+    remove("").refused(USAGE, &["<NAME|/dev/flaz/NAME>"]);
+    for name in ["/dev/sda", "a/b", ".a", "/dev/flaz/", "/dev/flaz/../sda"] {
+        remove(name).refused(USAGE, &["expected /dev/flaz/NAME, or NAME"]);
+    }
+    for name in ["no-such-device-here", "/dev/flaz/no-such-device-here --force"] {
+        remove(name).refused(
+            FAILURE,
+            &[
+                "remove-device /dev/flaz/no-such-device-here",
+                "`ls /dev/flaz` lists",
+            ],
+        );
+    }
+}
+
 /// Without the driver, the cache stays as it was.
 #[test]
 fn a_missing_ublk_driver_is_named_with_what_to_do() {

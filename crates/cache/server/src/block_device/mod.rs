@@ -8,13 +8,15 @@
 //! - while the device exists, only its own front end opens the cache: other starts are refused ([`refuse_left_over`]);
 //! - a device serves one cache over one origin, which its stamp names; with another stamp it is not touched. At most one device
 //!   has the stamp of a cache;
-//! - it is removed only while this process holds it exclusively, and only if it still has this cache's stamp;
+//! - it is removed only while this process holds it exclusively, and only if it still has this cache's stamp; or by
+//!   [`remove_device`], while it has no server;
 //! - a server holds the name of its device, and no two devices have one name ([`claim`]);
 //! - a connection to the driver that ends while the device is served ends the server.
 
 mod claim;
 mod disk;
 mod kernel_nbd;
+mod removal;
 mod ublk;
 
 use std::fmt;
@@ -34,6 +36,7 @@ use crate::front_end::FrontEnd;
 use crate::names::LINKS;
 
 pub(crate) use self::claim::refuse_on_waiting;
+pub use self::removal::{RemovedDevice, remove_device};
 pub use self::ublk::DEPTH_DEFAULT as UBLK_DEPTH_DEFAULT;
 
 /// How long a driver has to notice that a server has ended, to make device files, and to remove a device.

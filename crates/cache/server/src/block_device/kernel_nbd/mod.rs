@@ -74,6 +74,17 @@ pub(super) fn left_over(uuid: Uuid) -> Result<Option<PathBuf>, HostError> {
     Devices::default().left_over(uuid)
 }
 
+/// Disconnects the device of a server that has ended. Requests that wait for it fail.
+pub(super) fn remove_left(number: u32, name: &Name) -> Result<(), HostError> {
+    let (mut driver, devices) = (Driver::open()?, Devices::default());
+    // Nothing should open the device while the driver disconnects it.
+    name.unlink_all(&device::path(number));
+    driver.disconnect(number)?;
+    // Not before: the kernel would set it only when no request waits.
+    devices.restore_timeout(number);
+    Ok(())
+}
+
 /// A device of the driver.
 pub(super) struct KernelNbdFrontEnd {
     devices: Devices,

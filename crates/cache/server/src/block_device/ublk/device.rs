@@ -11,8 +11,9 @@ use uuid::Uuid;
 use super::super::{
     BlockDeviceSpec, DriverSpec, Exported, SETTLE_POLL, SETTLE_WITHIN, Shape, Stamp, Stamped, disk, of_cache,
 };
-use super::DRIVER;
+use super::{DRIVER, STOP_WITHIN};
 use crate::error::HostError;
+use crate::names::Name;
 
 /// Maximum size of a request in bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 256 << 10;
@@ -115,6 +116,36 @@ pub(super) fn find(control: &mut Control, stamp: Stamp) -> Result<Option<DeviceI
         }
         std::thread::sleep(SETTLE_POLL);
     }
+}
+
+/// Deletes the device of a server that has ended. Requests that wait for it fail.
+pub(in super::super) fn remove_left(device: &Path, name: &Name) -> Result<(), HostError> {
+    let number = device
+        .to_str()
+        .and_then(|file| file.strip_prefix("/dev/ublkb")?.parse().ok());
+    let number: u32 = number.ok_or_else(|| format!("{}: expected /dev/ublkbN", device.display()))?;
+    let mut control = Control::open()?;
+    let give_up = Instant::now() + SETTLE_WITHIN;
+    // The driver notices the end of a process a little later.
+    while let Some(info) = control.info(number)?
+        && info.state() == DeviceState::Live
+    {
+        if Instant::now() >= give_up {
+            return Err(format!("it is served by process {}: stop that first", info.server).into());
+        }
+        std::thread::sleep(SETTLE_POLL);
+    }
+    // Nothing should open the device while the driver stops it.
+    name.unlink_all(device);
+    control.stop(number, STOP_WITHIN)?;
+    match control.delete(number, SETTLE_WITHIN) {
+        Err(UblkError::Late { .. }) => tracing::warn!(
+            "{DRIVER}: something has {} open: its number is taken until that is closed or unmounted",
+            device.display()
+        ),
+        other => other?,
+    }
+    Ok(())
 }
 
 /// Adds the device, with its parameters.

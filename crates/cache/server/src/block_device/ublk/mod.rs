@@ -17,7 +17,7 @@ use flaz_ublk::{CharDevice, Control, Patience};
 
 pub use self::device::DEPTH_DEFAULT;
 use self::device::REQUEST_BYTES_MAX;
-pub(super) use self::device::left_over;
+pub(super) use self::device::{left_over, remove_left};
 use self::queues::Queues;
 use super::{
     BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, claim, disk,
