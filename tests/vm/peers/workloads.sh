@@ -83,7 +83,9 @@ work_slowed() {
     counted slowed requests zipf "$device" "$slow_requests" $((seed + 1000)) "$slow_depth"
     "${family}_end"
     family=bare
-    dmsetup remove --retry slow
+    # udev may still read it.
+    udevadm settle
+    wait_for 60 dmsetup remove --retry slow
     origin=$ORIGIN
 }
 
