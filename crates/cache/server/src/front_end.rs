@@ -1,9 +1,9 @@
 //! The interface of front ends, through which clients reach the volume.
 //!
-//! A front end is created before the cache is opened, so that a failure (a socket in use) leaves a clean cache clean.
-//! It is prepared, and then started, when the volume can be served, and receives the threads of the server. For each client, or each queue
-//! of a device, it passes a [`Session`] to one of the threads, which runs it with that thread's volume. There
-//! are three: NBD sockets, and block devices by ublk and by the kernel's NBD client.
+//! A front end is created before the cache is opened, so that a failure (a socket in use) leaves a clean cache clean. When the
+//! volume can be served, it is prepared and then started, and receives the threads of the server. For each client, or each queue of
+//! a device, it passes a [`Session`] to one of the threads, which runs it with that thread's volume. There are three: NBD sockets,
+//! and block devices by ublk and by the kernel's NBD client.
 
 use std::thread::JoinHandle;
 

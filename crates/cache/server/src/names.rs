@@ -10,7 +10,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -72,8 +72,10 @@ impl Name {
         let locks = self.run.join("names");
         fs::create_dir_all(&locks)?;
         // The file stays: without it, a process that has it open and one that makes it anew would both hold the name.
+        // Others may not lock it.
         let lock = File::options()
             .write(true)
+            .mode(0o600)
             .create(true)
             .truncate(false)
             .open(locks.join(&self.name))?;
@@ -138,7 +140,7 @@ impl Name {
         for note in fs::read_dir(self.notes()).into_iter().flatten().flatten() {
             let key = PathBuf::from(note.file_name());
             if chosen(&key) && key.to_str().is_some_and(|key| self.is_noted(key)) {
-                // A note that stays names no disk.
+                // If it stays, it names nothing once its disk is gone.
                 let _ = fs::remove_file(note.path());
             }
         }

@@ -123,7 +123,7 @@ impl StateFile {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::warn!(
-                    "cannot create the state directory {}: {error} (use another with --state-dir): {without}",
+                    "cannot open the state directory {}: {error} (use another with --state-dir): {without}",
                     directory.display()
                 );
                 return with(None, None);

@@ -5,12 +5,12 @@
 //! - *START_USER_RECOVERY* forgets the earlier server. It answers EBUSY as long as the kernel has not released that one's
 //!   io_uring, which takes a moment; and EINVAL if no queue has a server. That is so if a server was killed after this command
 //!   and before its fetches. The device then still waits, and nothing is left to forget: the take-over goes on. Later
-//!   drivers forget a server when it closes the character device, and answer neither.
+//!   drivers forget a server when it closes the character device, and give neither error.
 //! - *Mapping.* The first process that maps the requests is the only one that may, until START_USER_RECOVERY. If it was killed
 //!   before its fetches, that is for ever. So requests are mapped after the fetches.
 //! - *Fetches.* If only some fetches of a device have arrived when a server is killed, the driver does not release them, and no
 //!   server gets the device. Stopping and deleting it helps, but what waits in it gets I/O errors. So nothing is done between
-//!   this command and the fetches, and those of a queue are submitted together. With several queues a moment is left.
+//!   this command and the fetches, and those of a queue are submitted together. With several queues a short window remains.
 //! - *END_USER_RECOVERY.* If a server is killed after its fetches and before this command, Linux 6.7 and later release them.
 
 use std::time::{Duration, Instant};

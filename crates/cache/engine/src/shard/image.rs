@@ -13,6 +13,8 @@ use crate::format::shard_state::{IMAGE_REGIONS_MAX, ShardState};
 use crate::planted::{PlantedBug, planted};
 use crate::units::Epoch;
 
+/// Each sector of the manifest has so many copies, which are written in turn.
+const MANIFEST_COPIES: usize = 2;
 /// Regions whose manifest entries are written at a time.
 const MANIFEST_REGIONS_MAX: usize = 1024;
 
@@ -68,9 +70,7 @@ impl<P: Platform> Shard<P> {
             flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;
-        if self.map.dirty_blocks() > 0 {
-            self.write_whole_manifest().await.map_err(device)?;
-        }
+        self.write_whole_manifest().await.map_err(device)?;
         let wanted = image.len().div_ceil(self.id.geometry.region_bytes as usize);
         let regions = self.log.first_free(wanted);
         assert_eq!(regions.len(), wanted, "the image has room");
@@ -111,14 +111,17 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Replaces a manifest of which the device lost writes that it had acknowledged. The image does not fit such a manifest, and
-    /// a recovery from the log would miss the regions that it lacks, and serve older versions of their dirty blocks.
+    /// Writes both copies of the whole manifest, in case the device lost writes of it that it had acknowledged: the image would not
+    /// fit it, and a recovery from the log would miss regions and serve older versions of their dirty blocks. If any shard has
+    /// dirty blocks, the next start recovers all shards in this way, so those without dirty blocks do the same.
     async fn write_whole_manifest(&self) -> Result<(), DeviceError> {
         let regions: Vec<u32> = (0..self.id.geometry.regions_per_shard).collect();
-        for some in regions.chunks(MANIFEST_REGIONS_MAX) {
-            self.log
-                .write_manifest(&self.cache, some, Copies::BothStable)
-                .await?;
+        for _ in 0..MANIFEST_COPIES {
+            for some in regions.chunks(MANIFEST_REGIONS_MAX) {
+                self.log.write_manifest(&self.cache, some, Copies::One).await?;
+            }
+            // A power cut damages one copy at most.
+            self.cache.flush().await?;
         }
         Ok(())
     }

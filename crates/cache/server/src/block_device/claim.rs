@@ -1,7 +1,7 @@
 //! Which device has a name, and which devices wait for a server.
 //!
-//! A device has the name of the link that leads to it, if there is also a note of its disk with that name: the disk of a link may
-//! have been replaced by that of another program. It has a server as long as a process holds the name.
+//! A device has the name of the link that leads to it, if a note of its disk confirms that name: the disk of a link may have been
+//! replaced by that of another program. It has a server as long as a process holds the name.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,11 +20,12 @@ pub(super) fn device_of(name: &Name) -> Option<PathBuf> {
     name.is_noted(&disk::key(&device)?).then_some(device)
 }
 
-/// Holds a name for this process, unless another server has it, or another device than `own`.
+/// Holds a name for this process, unless another server has it, or another device than `own`. Earlier names of `own` are held as
+/// well: by them the device could be removed until it has the new one.
 ///
 /// # Errors
 /// Who has it, or that it cannot be held.
-pub(super) fn claim(driver: DriverSpec, name: &Name, own: Option<&Path>) -> Result<Held, HostError> {
+pub(super) fn claim(driver: DriverSpec, name: &Name, own: Option<&Path>) -> Result<Vec<Held>, HostError> {
     let refused = |why: String| -> HostError {
         let option = match driver {
             DriverSpec::Ublk { .. } => "--ublk=NAME",
@@ -42,7 +43,18 @@ pub(super) fn claim(driver: DriverSpec, name: &Name, own: Option<&Path>) -> Resu
     match (held, other) {
         (_, Some(other)) => Err(refused(format!("is the name of {}", other.display()))),
         (None, None) => Err(refused("is in use by another server".to_owned())),
-        (Some(held), None) => Ok(held),
+        (Some(held), None) => {
+            let mut all = vec![held];
+            for earlier in Name::all() {
+                if own.is_some() && earlier.path() != name.path() && device_of(&earlier).as_deref() == own {
+                    all.push(
+                        hold(&earlier)?
+                            .ok_or_else(|| refused("is a device in use by another server".to_owned()))?,
+                    );
+                }
+            }
+            Ok(all)
+        }
     }
 }
 
@@ -75,20 +87,21 @@ pub(super) fn hold(name: &Name) -> Result<Option<Held>, HostError> {
 pub(crate) fn refuse_on_waiting(what: &str, path: &Path, advice: &str) -> Result<(), HostError> {
     // Names that cannot be held are those of other users, whose devices this process does not serve.
     let waits = |name: &Name| name.hold().is_ok_and(|held| held.is_some());
-    for name in Name::all() {
-        let Some(device) = device_of(&name) else { continue };
-        if let Some(mount) = safety::mount_on(path, &device)
-            && waits(&name)
-        {
-            return Err(format!(
-                "{what} {} is on {} (mounted on {}), which waits for its server: expected a place that can be read before \
-                 that server has started; {advice}, or, if the device is that of another cache, serve that one first",
-                path.display(),
-                name.path().display(),
-                mount.display()
-            )
-            .into());
-        }
-    }
-    Ok(())
+    let waiting: Vec<(Name, PathBuf)> = (Name::all().into_iter())
+        .filter_map(|name| device_of(&name).map(|device| (name, device)))
+        .filter(|(name, _)| waits(name))
+        .collect();
+    let devices: Vec<&Path> = waiting.iter().map(|(_, device)| device.as_path()).collect();
+    let Some((device, mount)) = safety::mount_on(path, &devices) else {
+        return Ok(());
+    };
+    let is_it = |(name, other): &(Name, PathBuf)| (other == device).then(|| name.path());
+    Err(format!(
+        "{what} {} is on {} (mounted on {}), which waits for its server: it cannot be read until that server has started; \
+         {advice}, or, if the device is that of another cache, serve that one first",
+        path.display(),
+        waiting.iter().find_map(is_it).unwrap_or_default().display(),
+        mount.display()
+    )
+    .into())
 }

@@ -39,7 +39,7 @@ pub fn remove_device(name: &str, force: bool) -> Result<RemovedDevice, HostError
     };
     let Some(device) = claim::device_of(&name) else {
         return Err(format!(
-            "the link leads to {}, which is not the device of that name: expected one that flaz has made; nothing was changed",
+            "the link points to {}, which flaz did not create under this name; nothing was changed",
             linked.display()
         )
         .into());

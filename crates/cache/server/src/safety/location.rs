@@ -12,11 +12,21 @@ use super::mounts::Mount;
 /// Links that are followed; the kernel follows as many.
 const LINKS_MAX: usize = 40;
 
-/// Where the file system of `path` is mounted, if it is on `device`, or on partitions, logical volumes or loop devices on it.
-pub(crate) fn mount_on(path: &Path, device: &Path) -> Option<PathBuf> {
-    let on_device = System::default().mounts_on(Identity::at(device)?);
-    let path = std::path::absolute(path).ok()?;
-    find(&path, &System::default().mounts(), &on_device)
+/// Where the file system of `path` is mounted, and on which of `devices`, if it is on one of them, or on partitions, logical
+/// volumes or loop devices on it. All devices whose file systems must not be asked are given at once.
+pub(crate) fn mount_on<'a>(path: &Path, devices: &[&'a Path]) -> Option<(&'a Path, PathBuf)> {
+    let system = System::default();
+    let mounts_on = |device: &Path| Identity::at(device).map(|identity| system.mounts_on(identity));
+    let on_each: Vec<(&Path, Vec<Mount>)> = (devices.iter())
+        .filter_map(|device| Some((*device, mounts_on(device)?)))
+        .collect();
+    let on_any: Vec<Mount> = on_each.iter().flat_map(|(_, mounts)| mounts.clone()).collect();
+    let point = find(&std::path::absolute(path).ok()?, &system.mounts(), &on_any)?;
+    let is_at_point = |mount: &Mount| mount.point == point;
+    let (device, _) = on_each
+        .iter()
+        .find(|(_, mounts)| mounts.iter().any(is_at_point))?;
+    Some((device, point))
 }
 
 /// The mount of `on_device` on which `path` ends, through `mounts`.

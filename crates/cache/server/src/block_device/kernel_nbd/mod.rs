@@ -77,9 +77,8 @@ pub(super) fn left_over(uuid: Uuid) -> Result<Option<PathBuf>, HostError> {
 /// Disconnects the device of a server that has ended. Requests that wait for it fail.
 pub(super) fn remove_left(number: u32, name: &Name) -> Result<(), HostError> {
     let (mut driver, devices) = (Driver::open()?, Devices::default());
-    // Nothing should open the device while the driver disconnects it.
-    name.unlink_all(&device::path(number));
     driver.disconnect(number)?;
+    name.unlink_all(&device::path(number));
     // Not before: the kernel would set it only when no request waits.
     devices.restore_timeout(number);
     Ok(())
@@ -93,7 +92,7 @@ pub(super) struct KernelNbdFrontEnd {
     number: AtomicU32,
     how: How,
     name: Name,
-    _held: Held,
+    _held: Vec<Held>,
     keep: AtomicBool,
     phases: Arc<Phases>,
     driver: Mutex<Driver>,

@@ -61,8 +61,8 @@ pub(in super::super) fn left_over(uuid: Uuid, origin_bytes: u64) -> Result<Optio
 }
 
 /// Whether a device whose stamp cannot be read may be that of a cache whose origin has `origin_bytes`. It need not be, but its
-/// size is all that others than root see of it; and another rule, such as that they make no devices, would let them change the
-/// data behind a device of root's server that was killed. Users without a device of the same size are not kept from serving
+/// size is all that a user other than root can see. To ignore such devices would let that user change the data behind a device of
+/// root's server that was killed. Users without a device of the same size are not kept from serving
 /// over NBD.
 fn may_be_of(origin_bytes: u64, bytes: io::Result<Option<u64>>) -> bool {
     match bytes {
@@ -135,9 +135,9 @@ pub(in super::super) fn remove_left(device: &Path, name: &Name) -> Result<(), Ho
         }
         std::thread::sleep(SETTLE_POLL);
     }
-    // Nothing should open the device while the driver stops it.
-    name.unlink_all(device);
+    // The name stays until the driver has stopped the device: by it this command is given again.
     control.stop(number, STOP_WITHIN)?;
+    name.unlink_all(device);
     match control.delete(number, SETTLE_WITHIN) {
         Err(UblkError::Late { .. }) => tracing::warn!(
             "{DRIVER}: something has {} open: its number is taken until that is closed or unmounted",

@@ -42,7 +42,7 @@ pub(super) struct UblkFrontEnd {
     /// The device is left over from a server that has ended.
     left_over: bool,
     name: Name,
-    _held: Held,
+    _held: Vec<Held>,
     keep: AtomicBool,
     read_only: bool,
     control: Mutex<Control>,
@@ -119,7 +119,7 @@ impl UblkFrontEnd {
     }
 
     /// Starts the block device, or continues it. This includes reads of the partition table by the kernel, so the origin
-    /// determines how long it takes. It fails only if a queue ends.
+    /// determines how long it takes. It fails only if a queue ends or has an error.
     fn start_device(&self) -> Result<(), HostError> {
         let device = self.device();
         let mut told = Duration::ZERO;
@@ -132,14 +132,17 @@ impl UblkFrontEnd {
                     waited.as_secs()
                 );
             }
-            self.queues.count() == usize::from(self.info.queues)
+            self.queues.count() == usize::from(self.info.queues) && self.queues.error().is_none()
         };
         let patience = Patience::While(&mut patience);
-        match self.left_over {
-            true => self.control().end_recovery(self.info.device, patience)?,
-            false => self.control().start(self.info.device, patience)?,
+        let started = match self.left_over {
+            true => self.control().end_recovery(self.info.device, patience),
+            false => self.control().start(self.info.device, patience),
+        };
+        match (started, self.queues.error()) {
+            (Err(_), Some(cause)) => Err(cause.into()),
+            (started, _) => Ok(started?),
         }
-        Ok(())
     }
 
     /// Gives the device its name. The key of its disk is known only now, so udev looks at the device again.

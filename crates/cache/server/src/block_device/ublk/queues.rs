@@ -4,7 +4,7 @@
 //! memory is there. Then the character device is passed to all of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use flaz_runtime::{OneReceiver, OneSender, oneshot};
@@ -25,6 +25,8 @@ pub(super) struct Queues {
     phases: Arc<Phases>,
     /// Queues with a session.
     count: Arc<AtomicUsize>,
+    /// The first error of a queue.
+    error: Arc<OnceLock<String>>,
     senders: Mutex<Senders>,
 }
 
@@ -62,6 +64,11 @@ impl Queues {
         self.count.load(Ordering::SeqCst)
     }
 
+    /// The first error of a queue. The driver may then wait for a request that is never answered.
+    pub(super) fn error(&self) -> Option<&str> {
+        self.error.get().map(String::as_str)
+    }
+
     fn senders(&self) -> MutexGuard<'_, Senders> {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,6 +99,7 @@ impl Queues {
                 begun,
                 parked,
                 phases: Arc::clone(&self.phases),
+                error: Arc::clone(&self.error),
                 failed: Arc::clone(failed),
                 counted: Counted::new(&self.count),
             };
@@ -150,6 +158,7 @@ struct Parts {
     begun: OneReceiver<CharDevice>,
     parked: OneReceiver<()>,
     phases: Arc<Phases>,
+    error: Arc<OnceLock<String>>,
     failed: Failed,
     counted: Counted,
 }
@@ -165,6 +174,7 @@ fn session(parts: Parts) -> Session {
         Box::pin(async move {
             let failed = |error: flaz_ublk::UblkError| {
                 if parts.phases.now() != Phase::Leaving {
+                    let _ = parts.error.set(error.to_string());
                     (parts.failed)(error.into());
                 }
             };
