@@ -70,7 +70,9 @@ impl<P: Platform> Shard<P> {
             flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;
-        self.write_whole_manifest().await.map_err(device)?;
+        if self.must_be_whole() {
+            self.write_whole_manifest().await.map_err(device)?;
+        }
         let wanted = image.len().div_ceil(self.id.geometry.region_bytes as usize);
         let regions = self.log.first_free(wanted);
         assert_eq!(regions.len(), wanted, "the image has room");
@@ -113,7 +115,8 @@ impl<P: Platform> Shard<P> {
 
     /// Writes both copies of the whole manifest, in case the device lost writes of it that it had acknowledged: the image would not
     /// fit it, and a recovery from the log would miss regions and serve older versions of their dirty blocks. If any shard has
-    /// dirty blocks, the next start recovers all shards in this way, so those without dirty blocks do the same.
+    /// dirty blocks, the next start recovers all shards in this way, so those without dirty blocks do the same. A cache that
+    /// may have none starts cold instead.
     async fn write_whole_manifest(&self) -> Result<(), DeviceError> {
         let regions: Vec<u32> = (0..self.id.geometry.regions_per_shard).collect();
         for _ in 0..MANIFEST_COPIES {
