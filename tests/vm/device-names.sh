@@ -122,7 +122,7 @@ udevadm settle
 # As without udev, which has removed the link.
 mkdir -p /dev/flaz
 ln -sfn /dev/nbd0 "$device"
-refused 'is not the device of that name' flaz remove-device disk
+refused 'did not create under this name' flaz remove-device disk
 served=$CACHE serve --nbd-device=disk
 [ "$(readlink -f "$device")" = /dev/nbd1 ] || fail "the name is that of $(readlink -f "$device")"
 served=$CACHE stop
