@@ -169,7 +169,7 @@ fn session(parts: Parts) -> Session {
             run_on(processors);
         }
         let queue = Queue::new(parts.number, &parts.info);
-        // A start that was given up does not wait.
+        // If the start was cancelled, there is no receiver.
         let _ = parts.ready.send(());
         Box::pin(async move {
             let failed = |error: flaz_ublk::UblkError| {
