@@ -132,6 +132,9 @@ pub enum Unreadable {
     /// Recovery failed.
     #[error(transparent)]
     Recovery(#[from] RecoverError),
+    /// The index image does not fit the manifest.
+    #[error(transparent)]
+    Image(#[from] ImageError),
 }
 
 /// Why a cache device is not trusted.

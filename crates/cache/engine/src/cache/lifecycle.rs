@@ -44,7 +44,7 @@ use crate::format::superblock::Superblock;
 use crate::host_record::HostRecord;
 use crate::planted::{PlantedBug, planted};
 use crate::settings::AfterCrash;
-use crate::shard::{Platform, Recovered};
+use crate::shard::{ImageError, Platform, Recovered};
 
 /// What to do with the contents of a cache at its opening.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -323,10 +323,16 @@ impl<P: Platform, S: ShardSet> Opening<'_, P, S> {
     }
 
     /// How to start without usable index images. Where blocks may be dirty, from the log, in a new epoch: shards that had
-    /// loaded their image and are dropped now may have written to the log in this one, and moved dirty blocks.
-    async fn without_images(&mut self, error: crate::shard::ImageError) -> Result<Start, CacheError> {
+    /// loaded their image and are dropped now may have written to the log in this one, and moved dirty blocks. If an image and the
+    /// manifest contradict each other, the log that the manifest describes may lack the newest versions, so the cache is not
+    /// opened.
+    async fn without_images(&mut self, error: ImageError) -> Result<Start, CacheError> {
         if !self.superblock.dirty {
             return Ok(cold(&error));
+        }
+        if let ImageError::Contradiction { .. } = error {
+            let why = Unreadable::Image(error);
+            return Err(CacheError::DirtyUnreadable { why });
         }
         tracing::warn!(%error, "the log is read instead");
         self.superblock.epoch = next_epoch(&self.superblock)?;

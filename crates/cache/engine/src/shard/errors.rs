@@ -39,6 +39,18 @@ pub enum ImageError {
         /// What is wrong.
         what: String,
     },
+    /// The manifest and the image are both undamaged and do not fit each other. Clean blocks are not missed, but the image may
+    /// know dirty blocks of which a recovery from the log would find older versions.
+    #[error(
+        "shard {shard}: the manifest and the index image are undamaged but contradict each other ({what}): the cache device has \
+         lost writes that it had reported as stable"
+    )]
+    Contradiction {
+        /// The shard.
+        shard: u32,
+        /// How they differ.
+        what: String,
+    },
     /// The cache device failed earlier; nothing may be left that looks valid.
     #[error(
         "shard {shard}: the cache device failed while it was served; of what it holds, the next start uses only what has \

@@ -220,6 +220,11 @@ impl<P: Platform> Shard<P> {
         out
     }
 
+    fn contradiction(&self, what: String) -> ImageError {
+        let shard = self.id.number;
+        ImageError::Contradiction { shard, what }
+    }
+
     /// Restores the state of the last clean stop. Returns the number of index entries that were refused.
     ///
     /// # Errors
@@ -240,8 +245,13 @@ impl<P: Platform> Shard<P> {
         };
         let manifest = self.load_manifest().await;
         let manifest = manifest.map_err(|error| contents(error.to_string()))?;
-        let contents =
-            ImageContents::parse(&image, &self.id.geometry, &state, &manifest.entries).map_err(contents)?;
+        let contents = ImageContents::parse(&image, &self.id.geometry, &state, &manifest.entries)
+            .map_err(|what| self.contradiction(what))?;
+        // Some of these blocks may be dirty, and the origin has older versions.
+        if contents.refused > 0 && self.id.may_be_dirty {
+            let what = format!("{} blocks are in no region that is in use", contents.refused);
+            return Err(self.contradiction(what));
+        }
         let dirty = contents.index.dirty_blocks();
         if dirty > 0 && !self.id.may_be_dirty {
             let what = format!("{dirty} dirty blocks, but the superblock allows none");

@@ -12,7 +12,7 @@ use flaz_engine::format::manifest::RegionUse;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
-use flaz_sim::{CrashPlan, EventStage, FaultRates};
+use flaz_sim::{CrashPlan, DiskImage, EventStage, FaultRates};
 use futures_util::future::{Either, select};
 
 use super::world;
@@ -225,6 +225,51 @@ fn a_clean_stop_replaces_a_manifest_that_lost_writes() {
             );
         }
     });
+}
+
+/// After a clean stop, one sector of the manifest is as it was after the stop before. What the index image knows and the manifest
+/// does not would be read from the origin, or recovered from an older record.
+#[test]
+fn a_manifest_older_than_the_index_image_refuses_the_start() {
+    let world = world(3);
+    let at = |sector: u32, copy| world.geometry.manifest_sector_offset(0, sector, copy);
+    let len = world.geometry.sector_bytes as usize;
+    let both = |disk: &DiskImage, sector| [0, 1].map(|copy| disk.read(at(sector, copy), len));
+    let fill = || {
+        world.sim.block_on(async {
+            let live = world.serve().await;
+            for block in 0..400 {
+                live.write(block).await;
+            }
+            live.volume.flush().await.expect("flushes");
+            live.stop().await.expect("stops in order");
+        });
+    };
+    fill();
+    let old = world.cache.snapshot();
+    fill();
+    let mut refused = 0;
+    for sector in 0..world.geometry.shard_manifest_sectors() {
+        let next = world.reboot(4);
+        for (copy, older) in both(&old, sector).iter().enumerate() {
+            next.cache.poke(at(sector, copy), older);
+        }
+        next.sim.block_on(async {
+            match next.try_open().await {
+                Ok(live) => {
+                    for block in 0..400 {
+                        live.read(block).await;
+                    }
+                }
+                Err(CacheError::DirtyUnreadable { why }) => {
+                    assert!(why.to_string().contains("contradict"), "{why}");
+                    refused += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        });
+    }
+    assert!(refused > 0, "the second turn used other regions");
 }
 
 #[test]
