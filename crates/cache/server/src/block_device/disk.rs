@@ -41,9 +41,11 @@ fn bytes_in(sys: &Path, device: &Path) -> io::Result<Option<u64>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
-    let sectors: Result<u64, _> = text.trim_end().parse();
-    let sectors = sectors.map_err(|_| io::Error::other(format!("{}: found {text:?}", file.display())))?;
-    Ok(Some(sectors * 512))
+    let sectors: Option<u64> = text.trim_end().parse().ok();
+    let bytes = sectors.and_then(|sectors| sectors.checked_mul(512));
+    bytes
+        .map(Some)
+        .ok_or_else(|| io::Error::other(format!("{}: expected sectors, found {text:?}", file.display())))
 }
 
 /// Makes udev look at the disk and its partitions again, which then have their names.
@@ -121,8 +123,11 @@ mod tests {
         assert_eq!(bytes().unwrap(), None);
         machine.file("ublkb0/size", "2048\n");
         assert_eq!(bytes().unwrap(), Some(1 << 20));
-        machine.file("ublkb0/size", "many\n");
-        assert!(bytes().unwrap_err().to_string().contains("found \"many\\n\""));
+        for wrong in ["many\n", "18446744073709551615\n"] {
+            machine.file("ublkb0/size", wrong);
+            let error = bytes().unwrap_err().to_string();
+            assert!(error.contains(&format!("found {wrong:?}")), "{error}");
+        }
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use flaz_control::size::HumanBytes;
 
-use super::{claim, disk, kernel_nbd, ublk};
+use super::{SETTLE_WITHIN, claim, disk, kernel_nbd, ublk};
 use crate::error::HostError;
 use crate::names::Name;
-use crate::safety::{hold_unused, uses_text};
+use crate::safety::{hold_unused_within, uses_text};
 
 /// A device that was removed.
 #[derive(Clone, Debug)]
@@ -46,9 +46,11 @@ pub fn remove_device(name: &str, force: bool) -> Result<RemovedDevice, HostError
     };
     let bytes = disk::bytes(&device)?.unwrap_or(0);
     let unused = match force {
-        // Opening it might wait for the server.
+        // Opening it may wait for a server.
         true => None,
-        false => Some(hold_unused(&device).map_err(|why| in_use(&device, bytes, &why))?),
+        false => {
+            Some(hold_unused_within(&device, SETTLE_WITHIN).map_err(|why| in_use(&device, bytes, &why))?)
+        }
     };
     if let Some(uses) = uses_text(&device) {
         tracing::warn!(

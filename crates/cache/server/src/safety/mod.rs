@@ -34,4 +34,4 @@ pub use error::SafetyError;
 pub use file::Access;
 pub(crate) use location::mount_on;
 pub use node::Node;
-pub(crate) use unused::hold_unused;
+pub(crate) use unused::{hold_unused, hold_unused_within};

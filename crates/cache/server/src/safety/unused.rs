@@ -69,6 +69,23 @@ pub(crate) fn hold_unused(device: &Path) -> Result<Unused, String> {
     }
 }
 
+/// As [`hold_unused`], for a device without a server: to open it may take until the next server answers.
+///
+/// # Errors
+/// As there, or it takes longer.
+pub(crate) fn hold_unused_within(device: &Path, within: Duration) -> Result<Unused, String> {
+    let (sender, opened) = mpsc::channel();
+    let path = device.to_owned();
+    // Nobody waits any more if the send fails.
+    let open = move || drop(sender.send(hold_unused(&path)));
+    std::thread::Builder::new()
+        .name("open".to_owned())
+        .spawn(open)
+        .map_err(|error| format!("cannot start a thread to open it: {error}"))?;
+    let late = |_| Err(format!("it cannot be opened within {} s", within.as_secs()));
+    opened.recv_timeout(within).unwrap_or_else(late)
+}
+
 /// What uses a device.
 #[derive(Debug, thiserror::Error)]
 enum InUse {
@@ -191,6 +208,16 @@ mod tests {
     fn a_device_that_cannot_be_inspected_counts_as_used() {
         let error = hold_unused(Path::new("/dev/no-such-device")).unwrap_err();
         assert!(error.contains("cannot open it"), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_opened_in_time_counts_as_used() {
+        let scratch = tempfile::tempdir().unwrap();
+        let device = scratch.path().join("fifo");
+        // Opening it waits for a writer, as the kernel would wait for a server.
+        rustix::fs::mkfifoat(CWD, &device, rustix::fs::Mode::RUSR).unwrap();
+        let error = hold_unused_within(&device, Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error, "it cannot be opened within 0 s");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use flaz_ublk::{Control, NewDevice, UblkError};
 use uuid::Uuid;
 
 use super::super::{
-    BlockDeviceSpec, DriverSpec, Exported, SETTLE_POLL, SETTLE_WITHIN, Shape, Stamp, Stamped, disk, of_cache,
+    BlockDeviceSpec, DriverSpec, Exported, SETTLE_POLL, SETTLE_WITHIN, Shape, Stamp, Stamped, claim, disk,
+    of_cache,
 };
 use super::{DRIVER, STOP_WITHIN};
 use crate::error::HostError;
@@ -134,6 +135,10 @@ pub(in super::super) fn remove_left(device: &Path, name: &Name) -> Result<(), Ho
             return Err(format!("it is served by process {}: stop that first", info.server).into());
         }
         std::thread::sleep(SETTLE_POLL);
+    }
+    // Meanwhile another program may have removed the disk, and given its number to a disk of its own.
+    if claim::device_of(name).as_deref() != Some(device) {
+        return Err(format!("{} is another disk now; nothing was changed", device.display()).into());
     }
     // The name stays until the driver has stopped the device: by it this command is given again.
     control.stop(number, STOP_WITHIN)?;
