@@ -68,21 +68,23 @@ dmcache_end() {
 
 # dm-cache over dm-vdo: the slabs of the volume are on the SSD slice, its index and journals behind the metadata of dm-cache. An
 # administrator has to choose its logical size, and a volume that is full fails: so it is as large as the data allows. Two
-# blocks that halve do not fit into one, because of their headers: VDO stores the data of 50 % as it is.
+# blocks that halve do not fit into one, because of their headers: VDO stores the data of 50 % as it is. Where blocks are written
+# again, it needs room for both versions for a while.
 vdo_slabs=2
 vdo_map_cache_blocks=32768
 vdo_map_era=16380
 vdo_logical_blocks() {
-    case "$SAVED_PCT" in
-    75) echo 43008 ;;
-    *) echo 15360 ;;
+    case "$SAVED_PCT,$workload" in
+    75,*) echo 43008 ;;
+    *,zipf | *,warm | *,slowed) echo 15360 ;;
+    *) echo 12288 ;;
     esac
 }
 vdo_table() {
     echo "0 $(($(vdo_logical_blocks) * 8)) vdo V4 /dev/mapper/volume $vdo_physical_blocks 4096 $vdo_map_cache_blocks $vdo_map_era" \
         "deduplication off compression on"
 }
-vdo_start() {
+vdo_volume() {
     local before slabs behind start=$((metadata_mib * mib_sectors))
     read -r before slabs behind <<<"$(format_vdo.py sizes "$vdo_slabs")"
     dmsetup create volume <<TABLE
@@ -91,11 +93,24 @@ $before $slabs linear $slice 0
 $((before + slabs)) $behind linear $SPARE $((start + before))
 TABLE
     vdo_physical_blocks=$(((before + slabs + behind) / 8))
-    format_vdo.py format /dev/mapper/volume "$vdo_slabs" "$(vdo_logical_blocks)"
+}
+vdo_cache() {
     dmsetup create vdo --table "$(vdo_table)"
     dmcache_fast=/dev/mapper/vdo
     dmcache_start
 }
+vdo_start() {
+    vdo_volume
+    format_vdo.py format /dev/mapper/volume "$vdo_slabs" "$(vdo_logical_blocks)"
+    vdo_cache
+}
+vdo_resume() {
+    modprobe dm-vdo
+    vdo_volume
+    vdo_cache
+}
+vdo_dirty() { dmcache_dirty; }
+vdo_detach() { dmcache_detach; }
 vdo_restart() {
     udevadm settle
     dmsetup remove --retry cached

@@ -142,16 +142,16 @@ pub(super) fn boots() -> Vec<Boot> {
             .collect(),
     };
     let both = ["write-through", "write-back"];
-    let with_bare = [BARE, "dmcache", "bcache", "flaz:none", "flaz:lz4", "flaz:zstd:1"];
+    let with_bare: Vec<&str> = [BARE].into_iter().chain(SYSTEMS).collect();
     vec![
         zipf(SAVED_PERCENT, &SYSTEMS),
         zipf(75, &["vdo", "flaz:lz4", "flaz:zstd:1"]),
         zipf(2, &["flaz:lz4"]),
-        one_size(Part::Mixed, &both, &with_bare[1..]),
-        one_size(Part::Warm, &["write-through"], &with_bare[1..]),
-        one_size(Part::Crash, &["write-back"], &with_bare[1..5]),
-        one_size(Part::Detach, &["write-back"], &with_bare[..5]),
-        one_size(Part::Slowed, &["write-through"], &with_bare[..5]),
+        one_size(Part::Mixed, &both, &SYSTEMS),
+        one_size(Part::Warm, &["write-through"], &SYSTEMS),
+        one_size(Part::Crash, &both, &SYSTEMS[..5]),
+        one_size(Part::Detach, &["write-back"], &with_bare[..6]),
+        one_size(Part::Slowed, &["write-through"], &with_bare[..6]),
         one_size(Part::Postmark, &["write-back"], &with_bare),
         one_size(Part::Sqlite, &["write-back"], &with_bare),
     ]
