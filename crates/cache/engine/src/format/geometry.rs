@@ -36,6 +36,14 @@ pub const EXTENT_BYTES: std::ops::RangeInclusive<u32> = (32 << 10)..=(256 << 10)
 /// Smallest and largest region, in bytes.
 pub const REGION_BYTES: std::ops::RangeInclusive<u64> = (128 << 10)..=(256 << 20);
 const _: () = assert!(*REGION_BYTES.end() <= REGION_BYTES_MAX);
+/// Shards of a cache, if not given: as many as this, of at least these bytes and regions. A cache that is too large for them
+/// has more.
+const SHARDS_DEFAULT_MAX: u32 = 8;
+const SHARD_BYTES_DEFAULT_MIN: u64 = 64 << 20;
+const SHARD_REGIONS_DEFAULT_MIN: u64 = 16;
+/// Size of a region, if not given: this share of a shard, within these limits.
+const REGION_SHARE_DEFAULT: u64 = 128;
+const REGION_BYTES_DEFAULT: std::ops::RangeInclusive<u64> = (256 << 10)..=(16 << 20);
 /// Most records of a region for each 4 KiB of it: limits the index for any data.
 pub const RECORDS_PER_BLOCK_MAX: u64 = 8;
 
@@ -72,57 +80,95 @@ pub struct GeometryOptions {
 impl Geometry {
     /// Plans the layout of a cache on a device of `device_len` bytes.
     ///
-    /// Defaults: 64 KiB extents; up to 8 shards of at least 64 MiB; regions of a 128th of a shard, between 256 KiB and 16
-    /// MiB.
+    /// Defaults: 64 KiB extents; up to 8 shards of at least 64 MiB and 16 regions, and more if a shard would be larger than
+    /// records can address; regions of a 128th of a shard, between 256 KiB and 16 MiB.
     ///
     /// # Errors
-    /// [`FormatError::Field`] if an option cannot be met or the device is too small; it names the accepted values.
+    /// [`FormatError::Field`] if an option cannot be met, or the device is too small or too large; it names the accepted
+    /// values.
     pub fn plan(
         device_len: u64,
         sector_bytes: u32,
         origin_len: u64,
         wish: GeometryOptions,
     ) -> Result<Self, FormatError> {
-        let extent_bytes = wish.extent_bytes.unwrap_or(64 << 10);
-        let shard_count = wish.shard_count.unwrap_or_else(|| {
-            ((device_len / (64 << 20)).clamp(1, 8) as u32)
-                .next_power_of_two()
-                .min(8)
-        });
-        let mut geometry = Self {
-            device_len,
-            sector_bytes,
-            extent_bytes,
-            region_bytes: 0,
-            shard_count,
-            regions_per_shard: 0,
-            origin_len,
-        };
-        if shard_count == 0 || shard_count > SHARDS_MAX {
-            return Err(FormatError::field(
-                "geometry",
-                "shards",
-                format!("1 to {SHARDS_MAX}"),
-                shard_count,
-            ));
+        let mut geometry = Self::smallest(sector_bytes, origin_len, wish);
+        geometry.check_options()?;
+        geometry.device_len = device_len;
+        if device_len < geometry.end() {
+            return Err(too_small(&geometry, wish));
         }
-        let shards = u64::from(shard_count);
-        let room = device_len.saturating_sub(geometry.data_offset()) / shards;
-        let floor = (256 << 10).max(u64::from(extent_bytes) * 4);
-        geometry.region_bytes = wish.region_bytes.unwrap_or_else(|| {
-            let share = (room / 128).max(1);
-            let power = 1u64 << (63 - share.leading_zeros());
-            power.clamp(floor, (16 << 20).max(floor))
-        });
-        let regions = room.checked_div(geometry.region_bytes).unwrap_or(0);
-        geometry.regions_per_shard = regions.min(u64::from(REGIONS_MAX)) as u32;
+        geometry.regions_per_shard = 0;
+        geometry.shard_count = wish.shard_count.unwrap_or_else(|| geometry.default_shards(wish));
+        let room = geometry.room() / u64::from(geometry.shard_count);
+        if wish.region_bytes.is_none() {
+            let share = (room / REGION_SHARE_DEFAULT).max(1);
+            let (floor, ceiling) = region_bytes_default(geometry.extent_bytes);
+            geometry.region_bytes = (1u64 << share.ilog2()).clamp(floor, ceiling);
+        }
+        let regions = room / geometry.region_bytes;
+        let regions_max = u64::from(regions_max(geometry.region_bytes));
+        geometry.regions_per_shard = regions.min(regions_max) as u32;
+        let unused = device_len.saturating_sub(geometry.end());
+        if regions > regions_max && unused >= geometry.region_bytes * u64::from(geometry.shard_count) {
+            return Err(too_large(&geometry, wish));
+        }
         // The manifest grows with the number of regions, and takes space from them.
-        let needed = |geometry: &Self| geometry.data_offset() + geometry.shard_len() * shards;
-        while geometry.regions_per_shard > 0 && needed(&geometry) > device_len {
+        while geometry.regions_per_shard > 0 && geometry.end() > device_len {
             geometry.regions_per_shard -= 1;
         }
         geometry.check(device_len)?;
         Ok(geometry)
+    }
+
+    /// Smallest device in bytes for which [`Geometry::plan`] finds a layout. The options must be valid.
+    #[must_use]
+    pub fn device_len_min(sector_bytes: u32, origin_len: u64, wish: GeometryOptions) -> u64 {
+        Self::smallest(sector_bytes, origin_len, wish).end()
+    }
+
+    /// The smallest layout with these options, valid or not.
+    fn smallest(sector_bytes: u32, origin_len: u64, wish: GeometryOptions) -> Self {
+        let extent_bytes = wish.extent_bytes.unwrap_or(64 << 10);
+        Self {
+            device_len: 0,
+            sector_bytes,
+            extent_bytes,
+            region_bytes: wish.region_bytes.unwrap_or(region_bytes_default(extent_bytes).0),
+            shard_count: wish.shard_count.unwrap_or(1),
+            regions_per_shard: REGIONS_MIN,
+            origin_len,
+        }
+    }
+
+    /// Shards of a cache whose number of shards is not given, of a layout without regions.
+    fn default_shards(&self, wish: GeometryOptions) -> u32 {
+        let room_of_each = |shard_count| Self { shard_count, ..*self }.room() / u64::from(shard_count);
+        let mut shards = 1;
+        while shards < SHARDS_DEFAULT_MAX
+            && self.device_len / u64::from(2 * shards) >= SHARD_BYTES_DEFAULT_MIN
+            && room_of_each(2 * shards) >= self.region_bytes * SHARD_REGIONS_DEFAULT_MIN
+        {
+            shards *= 2;
+        }
+        let region_bytes = wish
+            .region_bytes
+            .unwrap_or(region_bytes_default(self.extent_bytes).1);
+        let regions_max = u64::from(regions_max(region_bytes));
+        while shards < SHARDS_MAX && room_of_each(shards) / region_bytes > regions_max {
+            shards *= 2;
+        }
+        shards
+    }
+
+    /// Bytes of the device behind the metadata.
+    fn room(&self) -> u64 {
+        self.device_len.saturating_sub(self.data_offset())
+    }
+
+    /// Where the last region ends.
+    fn end(&self) -> u64 {
+        self.data_offset() + self.shard_len() * u64::from(self.shard_count)
     }
 
     /// Checks every field against the others and against a device of `device_len` bytes.
@@ -130,9 +176,38 @@ impl Geometry {
     /// # Errors
     /// [`FormatError::Field`] for the first invalid field.
     pub fn check(&self, device_len: u64) -> Result<(), FormatError> {
-        let fail = |field, expected: String, found: String| {
-            Err(FormatError::field("geometry", field, expected, found))
-        };
+        self.check_options()?;
+        if self.regions_per_shard < REGIONS_MIN || self.regions_per_shard > REGIONS_MAX {
+            return fail(
+                "regions a shard",
+                format!("{REGIONS_MIN} to {REGIONS_MAX}"),
+                self.regions_per_shard.to_string(),
+            );
+        }
+        if self.shard_len() > Location::MAX.offset() {
+            return fail(
+                "shard size",
+                format!("at most {} bytes", Location::MAX.offset()),
+                self.shard_len().to_string(),
+            );
+        }
+        if self.end() > device_len.min(self.device_len) {
+            // The superblock is of a larger device.
+            return fail(
+                "device size",
+                format!(
+                    "at least {} bytes: the cache was created on a device of {} bytes, and this one is truncated or another",
+                    self.end(),
+                    self.device_len
+                ),
+                format!("{device_len} bytes"),
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks the fields that do not depend on the size of the device.
+    fn check_options(&self) -> Result<(), FormatError> {
         if !matches!(self.sector_bytes, 512 | 4096) {
             return fail("sector size", "512 or 4096".into(), self.sector_bytes.to_string());
         }
@@ -165,31 +240,6 @@ impl Geometry {
                 "origin size",
                 format!("1 to {} bytes", BlockNumber::MAX.offset()),
                 self.origin_len.to_string(),
-            );
-        }
-        if self.regions_per_shard < REGIONS_MIN || self.regions_per_shard > REGIONS_MAX {
-            return fail(
-                "regions a shard",
-                format!(
-                    "{REGIONS_MIN} to {REGIONS_MAX} (use a larger cache device, a smaller --region-size or fewer --shards)"
-                ),
-                self.regions_per_shard.to_string(),
-            );
-        }
-        if self.shard_len() > Location::MAX.offset() {
-            return fail(
-                "shard size",
-                format!("at most {} bytes (use more --shards)", Location::MAX.offset()),
-                self.shard_len().to_string(),
-            );
-        }
-        if self.data_offset() + self.shard_len() * u64::from(self.shard_count)
-            > device_len.min(self.device_len)
-        {
-            return fail(
-                "device size",
-                "room for all the shards".into(),
-                format!("{device_len} bytes"),
             );
         }
         Ok(())
@@ -328,8 +378,93 @@ impl Geometry {
     }
 }
 
+fn fail<T>(field: &'static str, expected: String, found: String) -> Result<T, FormatError> {
+    Err(FormatError::field("geometry", field, expected, found))
+}
+
+/// Smallest and largest region whose size is not given, in bytes.
+fn region_bytes_default(extent_bytes: u32) -> (u64, u64) {
+    let floor = (*REGION_BYTES_DEFAULT.start()).max(u64::from(extent_bytes) * 4);
+    (floor, (*REGION_BYTES_DEFAULT.end()).max(floor))
+}
+
+/// Most regions of a shard: limited by their number, and by the locations in it.
+fn regions_max(region_bytes: u64) -> u32 {
+    (Location::MAX.offset() / region_bytes).min(u64::from(REGIONS_MAX)) as u32
+}
+
+/// The device is smaller than the smallest layout with the options, or than any layout.
+fn too_small(smallest: &Geometry, wish: GeometryOptions) -> FormatError {
+    let free = GeometryOptions {
+        region_bytes: None,
+        shard_count: None,
+        ..wish
+    };
+    let (len, least) = (smallest.device_len, smallest.end());
+    if len < Geometry::device_len_min(smallest.sector_bytes, smallest.origin_len, free) {
+        return FormatError::field(
+            "geometry",
+            "device size",
+            format!("at least {}KiB (use a larger cache device)", least >> 10),
+            format!("{len} bytes"),
+        );
+    }
+    let room = Geometry {
+        regions_per_shard: 0,
+        ..*smallest
+    }
+    .room();
+    FormatError::field(
+        "geometry",
+        "regions a shard",
+        format!(
+            "at least {REGIONS_MIN}, which needs {}KiB (use a larger cache device, a smaller --region-size or fewer \
+             --shards)",
+            least >> 10
+        ),
+        room / u64::from(smallest.shard_count) / smallest.region_bytes,
+    )
+}
+
+/// The shards of a layout have as many regions as they can have, and do not fill the device.
+fn too_large(largest: &Geometry, wish: GeometryOptions) -> FormatError {
+    let (len, most) = (largest.device_len, largest.end());
+    let advice = match (wish.shard_count, wish.region_bytes) {
+        (None, None) => {
+            return FormatError::field(
+                "geometry",
+                "device size",
+                format!(
+                    "at most {}GiB (use a smaller cache device, such as a partition)",
+                    most >> 30
+                ),
+                format!("{len} bytes"),
+            );
+        }
+        (Some(_), None) => "more --shards",
+        (None, Some(_)) => "a larger --region-size",
+        (Some(_), Some(_)) => "more --shards or a larger --region-size",
+    };
+    let room = Geometry {
+        regions_per_shard: 0,
+        ..*largest
+    }
+    .room();
+    FormatError::field(
+        "geometry",
+        "regions a shard",
+        format!(
+            "at most {} (use {advice}, or a smaller cache device)",
+            largest.regions_per_shard
+        ),
+        room / u64::from(largest.shard_count) / largest.region_bytes,
+    )
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -341,9 +476,128 @@ mod tests {
         }
     }
 
+    fn options(shard_count: Option<u32>, region_bytes: Option<u64>, extent_bytes: u32) -> GeometryOptions {
+        GeometryOptions {
+            extent_bytes: Some(extent_bytes),
+            region_bytes,
+            shard_count,
+        }
+    }
+
+    /// Sizes of any order of magnitude, and just below and above powers of two.
+    fn sizes() -> impl Strategy<Value = u64> {
+        let power = 12u32..=50;
+        (power, 0u64..=u64::MAX, -2i64..=2).prop_map(|(power, bits, off)| match bits % 3 {
+            0 => (1u64 << power).saturating_add_signed(off * 4096),
+            _ => (1u64 << power) | (bits & ((1 << power) - 1)),
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Without options, every size from the smallest to the largest has a layout that uses the device.
+        #[test]
+        fn every_size_has_a_layout(
+            len in sizes(),
+            origin in sizes().prop_map(|len| len.max(1)),
+            sector in prop_oneof![Just(512u32), Just(4096)],
+            extent in prop_oneof![Just(32u32 << 10), Just(64 << 10), Just(256 << 10)],
+            region in prop_oneof![3 => Just(None), 1 => (17u32..=28).prop_map(|power| Some(1u64 << power))],
+        ) {
+            let wish = options(None, region, extent);
+            prop_assume!(region.is_none_or(|region| region >= u64::from(extent) * 4));
+            let least = Geometry::device_len_min(sector, origin, wish);
+            match Geometry::plan(len, sector, origin, wish) {
+                Ok(plan) => {
+                    prop_assert!(len >= least);
+                    prop_assert!(plan.shard_offset(plan.shard_count) <= len);
+                    let unused = len - plan.shard_offset(plan.shard_count);
+                    // What is left is less than two regions of each shard and the rounding of the metadata.
+                    let granularity = plan.region_bytes * u64::from(plan.shard_count);
+                    prop_assert!(unused < 2 * granularity, "{unused} unused of {len}: {plan:?}");
+                    prop_assert!(plan.check(len).is_ok());
+                }
+                Err(error) => {
+                    let largest = 256 * (u64::from(regions_max(region.unwrap_or(16 << 20)))) * region.unwrap_or(16 << 20);
+                    prop_assert!(len < least || len > largest, "{len} bytes, least {least}: {error}");
+                }
+            }
+        }
+
+        /// With the number of shards given, any size that is large enough has a layout up to 1 TiB a shard.
+        #[test]
+        fn given_shards_fit_from_their_smallest_size(
+            shards in 1u32..=SHARDS_MAX,
+            more in 0u64..1 << 36,
+            origin in sizes().prop_map(|len| len.max(1)),
+        ) {
+            let wish = options(Some(shards), None, 64 << 10);
+            let least = Geometry::device_len_min(512, origin, wish);
+            let plan = Geometry::plan(least + more, 512, origin, wish);
+            prop_assert!(plan.is_ok_and(|plan| plan.shard_count == shards));
+            prop_assert!(Geometry::plan(least - 1, 512, origin, wish).is_err());
+        }
+    }
+
+    #[test]
+    fn small_and_usual_caches_keep_their_shards() {
+        for (len, shards, region_bytes) in [
+            (4u64 << 20, 1, 256u64 << 10),
+            (64 << 20, 1, 256 << 10),
+            (256 << 20, 4, 256 << 10),
+            (512 << 20, 8, 256 << 10),
+            (100 << 30, 8, 16 << 20),
+            (8 << 40, 8, 16 << 20),
+            (10 << 40, 16, 16 << 20),
+            (255 << 40, 256, 16 << 20),
+        ] {
+            let plan = Geometry::plan(len, 512, 100 << 30, GeometryOptions::default()).expect("fits");
+            assert_eq!(
+                (plan.shard_count, plan.region_bytes),
+                (shards, region_bytes),
+                "{len}"
+            );
+        }
+    }
+
     #[test]
     fn a_device_that_is_too_small_is_refused() {
-        let error = Geometry::plan(1 << 20, 512, 1 << 30, GeometryOptions::default()).expect_err("too small");
-        assert!(error.to_string().contains("regions a shard"), "{error}");
+        let default = GeometryOptions::default();
+        for len in [0, 1 << 20] {
+            let error = Geometry::plan(len, 512, 1 << 30, default).expect_err("too small");
+            let least = Geometry::device_len_min(512, 1 << 30, default);
+            let expected = format!("device size is {len} bytes, expected at least {}KiB", least >> 10);
+            assert!(error.to_string().contains(&expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_too_large_is_refused() {
+        for (shards, region, part) in [
+            (None, None, "expected at most 262140GiB"),
+            (Some(8), None, "expected at most 65535 (use more --shards,"),
+            (
+                None,
+                Some(128 << 10),
+                "expected at most 1048576 (use a larger --region-size,",
+            ),
+        ] {
+            let error = Geometry::plan(300 << 40, 512, 1 << 30, options(shards, region, 32 << 10));
+            let error = error.expect_err("too large").to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    /// Of a device that became smaller, both sizes are named.
+    #[test]
+    fn a_truncated_device_is_refused_with_its_size() {
+        let plan = Geometry::plan(64 << 20, 512, 1 << 30, GeometryOptions::default()).expect("fits");
+        let error = plan.check(32 << 20).expect_err("truncated").to_string();
+        let found = "device size is 33554432 bytes, expected at least";
+        assert!(
+            error.contains(found) && error.contains("a device of 67108864 bytes"),
+            "{error}"
+        );
     }
 }
