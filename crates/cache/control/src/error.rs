@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::path::PathBuf;
 
+use crate::shell::quoted;
+
 /// The message of `error` with its causes, each mentioned once.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
@@ -91,9 +93,9 @@ pub enum ControlError {
     },
     /// Another daemon already listens there.
     #[error(
-        "{0}: another daemon listens on this control socket: stop it with `flaz stop --control {0}`, or use \
+        "{}: another daemon listens on this control socket: stop it with `flaz stop --control {}`, or use \
          another path with --control",
-        path.display()
+        path.display(), quoted(path)
     )]
     InUse {
         /// The socket.

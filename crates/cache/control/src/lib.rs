@@ -6,6 +6,7 @@
 //! | [`place`] | default paths of the sockets of a cache |
 //! | [`report`] | the status, check and create reports |
 //! | [`settings`], [`size`] | parsing and formatting of settings, sizes and numbers |
+//! | [`shell`] | quoted paths in suggested commands |
 //! | [`error`] | errors of requests to a daemon |
 //!
 //! A daemon has one Unix socket for control, with mode 0600. A client sends JSON lines and gets one line for each. The
@@ -22,6 +23,7 @@ pub mod protocol;
 pub mod report;
 pub mod server;
 pub mod settings;
+pub mod shell;
 pub mod size;
 #[cfg(test)]
 mod tests;

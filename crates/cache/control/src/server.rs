@@ -112,18 +112,29 @@ impl Server {
         &self.path
     }
 
-    /// Accepts no more requests, waits briefly for replies in progress, and removes the socket.
-    pub fn close(mut self) {
-        self.close_now();
-    }
-
-    fn close_now(&mut self) {
+    /// Accepts no more clients and removes the socket. Requests of connected clients are still answered: a client that is
+    /// told of the end finds no socket afterwards.
+    pub fn remove_socket(&mut self) {
         let Some(acceptor) = self.acceptor.take() else {
             return;
         };
         self.shared.closing.store(true, Ordering::SeqCst);
         drop(self.wake.take());
         let _ = acceptor.join();
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
+        if ours {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    /// Removes the socket, accepts no more requests, and waits briefly for replies in progress.
+    pub fn close(mut self) {
+        self.close_now();
+    }
+
+    fn close_now(&mut self) {
+        self.remove_socket();
         for (_, stream) in self
             .shared
             .streams
@@ -137,11 +148,6 @@ impl Server {
         let deadline = Instant::now() + LINGER;
         while self.shared.clients.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
-        }
-        let ours = std::fs::symlink_metadata(&self.path)
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
-        if ours {
-            let _ = std::fs::remove_file(&self.path);
         }
     }
 }

@@ -107,6 +107,23 @@ fn the_socket_is_private_and_removed_with_the_server() {
     assert!(matches!(error, ControlError::NotRunning { .. }), "{error}");
 }
 
+/// A client that waits for the end of the daemon finds no socket when it is told.
+#[test]
+fn a_removed_socket_leaves_connected_clients() {
+    let scratch = Scratch::new();
+    let mut server = scratch.server();
+    let mut client = scratch.client();
+    client.ask(&Request::Status {}, ANSWER).unwrap();
+    server.remove_socket();
+    assert!(!scratch.socket().exists());
+    client.ask(&Request::Status {}, ANSWER).unwrap();
+    // The place is free for the next daemon, whose socket stays.
+    let next = scratch.server();
+    server.close();
+    assert!(scratch.socket().exists());
+    next.close();
+}
+
 #[test]
 fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let scratch = Scratch::new();

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::Path;
 
+use crate::control::shell::quoted;
 use crate::error::Failure;
 use crate::safety::{self, Claim};
 
@@ -41,8 +42,9 @@ pub fn to_overwrite(target: &Path, typed: Option<&Path>) -> Result<Option<Claim>
         }
         None => {
             return Err(Failure::Usage(format!(
-                "{0}: all data on it will be lost: confirm with --yes-destroy {0}",
-                target.display()
+                "{}: all data on it will be lost: confirm with --yes-destroy {}",
+                target.display(),
+                quoted(target)
             )));
         }
     }

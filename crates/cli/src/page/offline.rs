@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::{Page, geometry, seconds};
+use crate::control::shell::quoted;
 use crate::report::{CheckReport, CreateReport, DumpRecord, PROBLEMS_LISTED_MAX};
 use crate::size::{HumanBytes, HumanCount, HumanDuration};
 
@@ -44,7 +45,7 @@ pub fn created(report: &CreateReport) -> String {
             report.codec
         ),
     );
-    page.line("Next", &format!("flaz serve {}", cache.path.display()));
+    page.line("Next", &format!("flaz serve {}", quoted(&cache.path)));
     page.0
 }
 

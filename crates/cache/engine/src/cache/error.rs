@@ -193,10 +193,16 @@ fn no_superblock(first: &FormatError, second: &FormatError) -> String {
         (FormatError::Magic { .. }, FormatError::Magic { .. }) => {
             "not a flaz cache: no superblock found (check the path; `flaz create` creates a cache)".to_owned()
         }
-        _ => format!(
-            "not a usable flaz cache: slot 0: {first}; slot 1: {second} (the cache is damaged, truncated or newer, and may \
-             hold writes that have not reached the origin: restore the device; recreate the cache only if those writes \
-             may be lost)"
-        ),
+        _ => {
+            let what = match first == second {
+                true => format!("both superblocks: {first}"),
+                false => format!("superblock 0: {first}; superblock 1: {second}"),
+            };
+            format!(
+                "not a usable flaz cache: {what}. The cache is damaged, truncated or newer, and may hold writes that have \
+                 not reached the origin: restore the device. If those writes may be lost, recreate the cache with `flaz \
+                 create CACHE --origin ORIGIN --force --discard-dirty`, or use the origin without flaz"
+            )
+        }
     }
 }

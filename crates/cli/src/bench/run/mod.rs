@@ -20,6 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::bench::permission;
 use crate::commands::output;
 use crate::commands::output_file::OutputFiles;
+use crate::control::shell::quoted;
 use crate::error::Failure;
 use crate::host::utc;
 use crate::size::{HumanBytes, HumanCount};
@@ -69,16 +70,18 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
         Ok(()) => {}
         Err(LoadError::Interrupted) => {
             return Err(Failure::BadNews(format!(
-                "interrupted; the results so far are in {0}; continue with: flaz bench run --resume {0}",
-                running.kept_at().display()
+                "interrupted; the results so far are in {}; continue with: flaz bench run --resume {}",
+                running.kept_at().display(),
+                quoted(running.kept_at())
             )));
         }
         Err(error) => {
             if !running.campaign().cells.is_empty() {
                 eprintln!(
-                    "the results so far are in {0}; when the problem is solved, continue with: flaz bench run \
-                     --resume {0}",
-                    running.kept_at().display()
+                    "the results so far are in {}; when the problem is solved, continue with: flaz bench run \
+                     --resume {}",
+                    running.kept_at().display(),
+                    quoted(running.kept_at())
                 );
             }
             return Err(error.into());
@@ -104,8 +107,9 @@ fn resumed(args: &RunArgs, path: &Path) -> Result<Campaign, Failure> {
     // Checked before the target is created.
     if campaign.progress.is_none() && !campaign.cells.is_empty() {
         return Err(Failure::Usage(format!(
-            "{0}: this campaign is complete (flaz bench report {0} shows it)",
-            path.display()
+            "{}: this campaign is complete (flaz bench report {} shows it)",
+            path.display(),
+            quoted(path)
         )));
     }
     Ok(campaign)
@@ -183,9 +187,10 @@ fn default_output(started: &str) -> PathBuf {
 fn not_there(path: &Path) -> Result<(), Failure> {
     if path.exists() {
         return Err(Failure::Usage(format!(
-            "{0} already exists: choose another --output, or continue an interrupted campaign with --resume \
-             {0}",
-            path.display()
+            "{} already exists: choose another --output, or continue an interrupted campaign with --resume \
+             {}",
+            path.display(),
+            quoted(path)
         )));
     }
     Ok(())
