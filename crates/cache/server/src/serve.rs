@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Invariants: the control socket exists from before the first client can connect until the last one has left. A stop
-//! request is answered only after the shutdown has ended, with its result.
+//! request is answered only after the shutdown has ended, with its result, and when the control socket is removed.
 
 use std::io;
 use std::path::Path;
@@ -89,7 +89,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
         daemon: OnceLock::new(),
         life: Arc::clone(&life),
     });
-    let server = Server::start(control, Arc::clone(&handler) as Arc<dyn ControlHandler>)?;
+    let mut server = Server::start(control, Arc::clone(&handler) as Arc<dyn ControlHandler>)?;
     let begun = Instant::now();
     notify(&[NotifyState::Status(
         "starting: opening devices and loading the index",
@@ -105,6 +105,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
     let daemon = match start(spec, failed) {
         Ok(daemon) => handler.daemon.get_or_init(|| daemon),
         Err(error) => {
+            server.remove_socket();
             life.end(Err(format!("cannot start the cache: {}", chain(error.as_ref()))));
             server.close();
             return Err(ServeError::Serve(error));
@@ -122,6 +123,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
     ]);
     let begun = Instant::now();
     let stopped = daemon.shutdown();
+    server.remove_socket();
     life.end(match &stopped {
         Ok(dirty_blocks) => Ok(*dirty_blocks),
         Err(error) => Err(format!(
@@ -141,7 +143,8 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
 /// Reports to the log and to systemd that clients can connect.
 fn announce(spec: &ServeSpec, daemon: &Daemon, control: &Path, took: Duration) {
     let front_ends = daemon.front_ends().join(", ");
-    tracing::info!(
+    // Users read it on standard output.
+    tracing::debug!(
         "ready in {}: {front_ends}, control on {}",
         HumanDuration(took),
         control.display()
