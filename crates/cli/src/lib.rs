@@ -44,6 +44,7 @@ where
         Err(refused) => return error::usage(&refused),
     };
     log::start(&cli.log);
+    commands::output::set_quiet(cli.log.quiet);
     match commands::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,

@@ -14,7 +14,7 @@ pub struct LogArgs {
     /// Increase log verbosity: -v for details, -vv for everything
     #[arg(short, long, action = clap::ArgAction::Count, global = true, conflicts_with = "quiet", help_heading = "Log")]
     pub verbose: u8,
-    /// Log errors only
+    /// Log errors only. Commands that change something print nothing if they succeed
     #[arg(short, long, global = true, help_heading = "Log")]
     pub quiet: bool,
 }

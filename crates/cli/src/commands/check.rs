@@ -7,9 +7,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output;
 use crate::args::CheckArgs;
+use crate::control::shell::quoted;
 use crate::error::Failure;
 use crate::host;
 use crate::page;
+use crate::report::CheckReport;
 
 /// Runs `flaz check`.
 ///
@@ -38,20 +40,38 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
             "check {}: {bad} {}: {}",
             args.cache.display(),
             if bad == 1 { "error found" } else { "errors found" },
-            advice(report.may_be_dirty)
+            advice(&report)
         ))),
     }
 }
 
+/// Structures of which a second copy is valid, or else the check reports another kind or an error.
+const COPIED: [&str; 2] = ["superblock", "manifest-sector"];
+
 /// Advice for the problems found. It must not make the user lose writes by recreating the cache.
-fn advice(may_be_dirty: bool) -> &'static str {
-    if may_be_dirty {
-        "the cache contains, or may contain, dirty blocks: do not recreate it. Write them to the origin with \
-         `flaz flush`; blocks listed as fragment-dirty cannot be recovered: overwrite them through the served \
-         device, or discard all dirty blocks with `flaz serve --discard-cache --discard-dirty`"
-    } else {
-        "damaged blocks will be read from the origin; `flaz create --force` recreates the cache"
+fn advice(report: &CheckReport) -> String {
+    let cache = quoted(&report.cache.path);
+    if report.bad.keys().all(|kind| COPIED.contains(&kind.as_str())) {
+        return "nothing is lost: there is a second, valid copy of what is damaged, and the damaged one is written again when \
+                the cache is served"
+            .to_owned();
     }
+    if !report.may_be_dirty {
+        return format!(
+            "damaged blocks will be read from the origin; `flaz serve {cache} --discard-cache` starts with an empty cache"
+        );
+    }
+    let lost = match report.bad.contains_key("fragment-dirty") {
+        true => {
+            "; blocks listed as fragment-dirty cannot be recovered: overwrite them through the served device, or discard \
+             all dirty blocks with `flaz serve --discard-cache --discard-dirty`"
+        }
+        false => "",
+    };
+    format!(
+        "the cache contains, or may contain, dirty blocks: do not recreate it. Write them to the origin with `flaz flush \
+         {cache}`{lost}"
+    )
 }
 
 fn progress_bar() -> ProgressBar {
@@ -63,4 +83,68 @@ fn progress_bar() -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::REPORT_SCHEMA;
+    use crate::report::example::example;
+
+    fn report(bad: &[&str], may_be_dirty: bool) -> CheckReport {
+        CheckReport {
+            schema: REPORT_SCHEMA,
+            cache: example().cache,
+            clean: true,
+            may_be_dirty,
+            good: Default::default(),
+            bad: bad.iter().map(|kind| ((*kind).to_owned(), 1)).collect(),
+            verified_bytes: 0,
+            problems: Vec::new(),
+            duration_s: 0.0,
+        }
+    }
+
+    #[test]
+    fn advice_depends_on_what_is_damaged() {
+        for (bad, may_be_dirty, parts, not) in [
+            (
+                &["superblock"][..],
+                false,
+                &["nothing is lost", "written again"][..],
+                "discard",
+            ),
+            (
+                &["superblock", "manifest-sector"],
+                true,
+                &["nothing is lost"],
+                "discard",
+            ),
+            (
+                &["superblock", "fragment"],
+                false,
+                &["read from the origin"],
+                "fragment-dirty",
+            ),
+            (
+                &["extent"],
+                true,
+                &["do not recreate it", "flaz flush /dev/nvme0n1p3`"],
+                "fragment-dirty",
+            ),
+            (
+                &["fragment-dirty"],
+                true,
+                &["do not recreate it", "listed as fragment-dirty"],
+                "--force",
+            ),
+        ] {
+            let advice = advice(&report(bad, may_be_dirty));
+            assert!(
+                parts.iter().all(|part| advice.contains(part)),
+                "{bad:?}: {advice}"
+            );
+            assert!(!advice.contains(not), "{bad:?}: {advice}");
+        }
+    }
 }

@@ -48,7 +48,7 @@ pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
         return output::print_json(&json!({ "dirty_blocks": left }), true);
     }
     if left == 0 {
-        return output::print("clean: all blocks are on the origin\n");
+        return output::confirm("clean: all blocks are on the origin\n");
     }
     output::print(&format!(
         "{} are still dirty: written in the meantime, or damaged (see `flaz status`)\n",
@@ -75,7 +75,7 @@ pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
             alone(cache, &args.idle, Daemon::detach).map_err(Failure::host("detach", cache))?;
         }
     }
-    output::print("detached: the origin is complete and the cache is empty\n")
+    output::confirm("detached: the origin is complete and the cache is empty\n")
 }
 
 /// Opens a cache that is not running, calls a function with it, and stops it.

@@ -19,7 +19,7 @@ pub fn run(args: &RemoveDeviceArgs) -> Result<(), Failure> {
     if args.json {
         return output::print_json(&json!({ "name": name, "device": device, "bytes": bytes }), true);
     }
-    output::print(&format!(
+    output::confirm(&format!(
         "removed {}, which was {} with {}\n",
         name.display(),
         device.display(),

@@ -17,9 +17,9 @@ pub fn run(args: &StopArgs) -> Result<(), Failure> {
     match client.ask(&Request::Stop { wait: true }, args.timeout)? {
         // A daemon of an older version does not report the number.
         Reply::Done | Reply::Left { dirty_blocks: 0 } => {
-            output::print("stopped cleanly: the next start is warm\n")
+            output::confirm("stopped cleanly: the next start is warm\n")
         }
-        Reply::Left { dirty_blocks } => output::print(&format!(
+        Reply::Left { dirty_blocks } => output::confirm(&format!(
             "stopped cleanly: the next start is warm; {} of dirty data is only on the cache device: the \
              origin is incomplete without it (write it back with `flaz flush`)\n",
             HumanBytes(dirty_blocks * BLOCK_BYTES as u64)
