@@ -160,6 +160,8 @@ counters! {
     cache_read_errors,
     /// Failed writes, flushes and discards of the cache device.
     cache_write_errors,
+    /// Writes of the cache device that found no space: its file system, or the pool of a thin volume, is full.
+    cache_no_space,
     /// Regions reclaimed.
     regions_reclaimed,
     /// Blocks stored again at reclaim because they were used.

@@ -21,6 +21,10 @@ const MARK_TRIES_MAX: u32 = 3;
 /// How long the cache device may take to write the mark before the host record is used. The mark is per shard.
 const DEVICE_FIRST: Duration = Duration::from_secs(1);
 
+/// The cause of a fence, as the log and the status report it.
+pub const NO_SPACE: &str =
+    "no space left on the file system of the cache file (or in the pool of a thin volume)";
+
 impl<P: Platform> Shard<P> {
     /// Counts an error of the cache device. After too many, or after one timeout, the device is fenced.
     pub(super) fn cache_error(self: &Rc<Self>, error: &DeviceError) {
@@ -44,9 +48,13 @@ impl<P: Platform> Shard<P> {
         if !self.cache.fence() {
             return;
         }
+        let cause = match self.cache.found_no_space() {
+            true => format!("{why}: {NO_SPACE}"),
+            false => why.to_owned(),
+        };
         tracing::error!(
             shard = self.id.number,
-            "the cache device is fenced: {why}; I/O continues with the origin only"
+            "the cache device is fenced: {cause}; I/O continues with the origin only"
         );
         self.log.wake();
         self.queue.wake_worker();

@@ -125,6 +125,7 @@ use writeback::{Level, Writeback};
 
 pub(crate) use contents::{ImageContents, read_image, read_state};
 pub use errors::{ImageError, RecoverError};
+pub use fence::NO_SPACE;
 pub use fragment::{FragmentError, unpack as unpack_fragment};
 pub(crate) use intents::{IntentReader, any_intent};
 pub use io::{CACHE_ERRORS_MAX, OriginWrites};

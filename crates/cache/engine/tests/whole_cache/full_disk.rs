@@ -3,6 +3,7 @@
 use flaz_engine::cache::Start;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::shard::CACHE_ERRORS_MAX;
+use flaz_engine::stats::Counts;
 use flaz_engine::volume::Volume;
 use flaz_sim::{FaultRates, Rng};
 
@@ -36,7 +37,7 @@ async fn work(open: &Open, version: u64) {
     open.volume.flush().await.expect("the origin is well");
 }
 
-fn survives(faults: FaultRates) {
+fn survives(faults: FaultRates) -> Counts {
     let rig = Rig::new(3, filled_disk(ORIGIN_LEN, random), plain_disk(6 << 20));
     rig.create(ORIGIN_LEN, SMALLEST);
     rig.sim.block_on(async {
@@ -70,23 +71,27 @@ fn survives(faults: FaultRates) {
         work(&open, 5).await;
         assert!(open.cache.stats().counts.hit_blocks > 500);
         open.stop().await.expect("stops in order");
-    });
+        stats.counts
+    })
 }
 
+/// The cause is known: it is not the device.
 #[test]
 fn a_full_cache_device_is_fenced() {
-    survives(FaultRates {
+    let counts = survives(FaultRates {
         write_no_space_ppm: ALWAYS,
         ..FaultRates::default()
     });
+    assert!(counts.cache_no_space > 0);
 }
 
 #[test]
 fn a_read_only_cache_device_is_fenced() {
-    survives(FaultRates {
+    let counts = survives(FaultRates {
         write_error_ppm: ALWAYS,
         ..FaultRates::default()
     });
+    assert_eq!(counts.cache_no_space, 0);
 }
 
 #[test]

@@ -271,7 +271,25 @@ impl<P: Platform> CacheIo<P> {
         if result.is_ok() {
             count(&self.stats.counters.cache_write_bytes, len);
         }
+        self.note_space(&result);
         (buf, result)
+    }
+
+    /// Counts a write that found no space.
+    fn note_space(&self, result: &Result<(), DeviceError>) {
+        if let Err(error) = result
+            && matches!(
+                error.source.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            )
+        {
+            count(&self.stats.counters.cache_no_space, 1);
+        }
+    }
+
+    /// Whether a write found no space.
+    pub(in crate::shard) fn found_no_space(&self) -> bool {
+        self.stats.counters.cache_no_space.get() > 0
     }
 
     /// Writes structures that belong to no client: summaries of regions that recovery closes, index images. Nothing is
@@ -282,7 +300,9 @@ impl<P: Platform> CacheIo<P> {
     pub(in crate::shard) async fn write_at(&self, position: u64, buf: IoBuf) -> Result<(), DeviceError> {
         assert!(!buf.is_empty(), "something is written");
         self.refused(DeviceOp::Write, position, buf.len() as u64)?;
-        self.device.write_at(position, buf, false).await.1
+        let (_, result) = self.device.write_at(position, buf, false).await;
+        self.note_space(&result);
+        result
     }
 
     /// Discards a range.
