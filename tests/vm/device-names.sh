@@ -50,7 +50,7 @@ for driver in --ublk --nbd-device; do
     [ ! -e /dev/flaz/same ] || fail "the name is still there"
 
     step "$driver: a state directory that is hidden by a file system on the device"
-    flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
+    flaz create "$CACHE" --force --discard-dirty --origin "$ORIGIN" 2>/dev/null
     serve "$driver=disk" --state-dir "$files/state"
     dmsetup create part --table "0 $((128 * 2048)) linear $(readlink -f "$device") 0"
     mkfs.ext4 -q /dev/mapper/part
@@ -109,7 +109,7 @@ for driver in --ublk --nbd-device; do
 done
 
 step "a device that was deleted by hand loses its name, and the next one with its number does not get it"
-flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
+flaz create "$CACHE" --force --discard-dirty --origin "$ORIGIN" 2>/dev/null
 served=/tmp/a-cache serve --nbd-device=disk
 kill_server
 nbd-client -d "$(readlink -f "$device")" >/dev/null

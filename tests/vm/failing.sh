@@ -30,7 +30,7 @@ serve_disk() { serve --ublk=disk --threads 2 --mode "$1" --block-size 4096 --dev
 cold_origin() {
     rm -f /tmp/ledger*
     dd if=/dev/zero of="$ORIGIN" bs=1M oflag=direct status=none 2>/dev/null || true
-    flaz create "$served" --force --origin "$slow_disk" >/dev/null 2>&1
+    flaz create "$served" --force --discard-dirty --origin "$slow_disk" >/dev/null 2>&1
 }
 restart() {
     stop

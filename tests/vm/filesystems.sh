@@ -71,7 +71,7 @@ verify() {
 }
 
 for mode in write-through write-back; do
-    flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
+    flaz create "$CACHE" --force --discard-dirty --origin "$ORIGIN" 2>/dev/null
     serve_disk
     for kind in ext4 xfs btrfs; do
         use "$kind"

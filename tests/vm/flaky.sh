@@ -42,7 +42,7 @@ begin() {
     dd if=/dev/zero of="$ORIGIN" bs=1M oflag=direct status=none 2>/dev/null || true
     # With a dirty cache that is gone, the origin would be refused.
     rm -rf /tmp/ledger* /var/lib/flaz
-    flaz create "$served" --force --origin "$ORIGIN" --region-size 1M >/dev/null 2>&1
+    flaz create "$served" --force --discard-dirty --origin "$ORIGIN" --region-size 1M >/dev/null 2>&1
     touch "$serve_log"
     log_start=$(($(wc -l <"$serve_log") + 1))
     serve_disk

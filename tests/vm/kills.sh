@@ -35,7 +35,7 @@ check_files() { ledger.py check-files "$files" /tmp/ledger-files >>/tmp/checks |
 for mode in write-through write-back; do
     upgrade 0
     rm -f /tmp/checks /tmp/ledger*
-    flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
+    flaz create "$CACHE" --force --discard-dirty --origin "$ORIGIN" 2>/dev/null
     serve_disk
     parts "$device"
     mkfs.ext4 -q /dev/mapper/files

@@ -258,7 +258,7 @@ new_disk() {
     # The host remembers that the origin lacks the dirty blocks of the cache before.
     rm -rf /var/lib/flaz
     blkdiscard --force "$origin_disk" 2>/dev/null
-    flaz create "$cache_disk" --force --origin "$origin_disk" >/tmp/create.out 2>&1 || fail "$(cat /tmp/create.out)"
+    flaz create "$cache_disk" --force --discard-dirty --origin "$origin_disk" >/tmp/create.out 2>&1 || fail "$(cat /tmp/create.out)"
     serve_disk
 }
 serve_disk() { serve --ublk=disk --threads 2 --mode "$mode" --block-size 4096; }

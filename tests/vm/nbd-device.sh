@@ -31,7 +31,7 @@ stays() {
 for mode in write-through write-back; do
     step "$mode: the device, its limits and its status"
     rm -f /tmp/checks /tmp/ledger*
-    flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
+    flaz create "$CACHE" --force --discard-dirty --origin "$ORIGIN" 2>/dev/null
     serve_disk
     queue=/sys/block/nbd0/queue
     [ "$(blockdev --getsize64 "$device")" = "$(blockdev --getsize64 "$ORIGIN")" ]
@@ -93,7 +93,7 @@ for mode in write-through write-back; do
 done
 
 step "a device that waits keeps others from the cache"
-flaz create "$CACHE" --force --origin "$ORIGIN" 2>/dev/null
+flaz create "$CACHE" --force --discard-dirty --origin "$ORIGIN" 2>/dev/null
 serve_disk
 mkfs.ext4 -q "$device"
 mount "$device" "$files"

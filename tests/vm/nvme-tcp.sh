@@ -63,7 +63,7 @@ for mode in write-through write-back; do
     rm -f /tmp/ledger*
     dd if=/dev/zero of="$ORIGIN" bs=1M oflag=direct status=none 2>/dev/null || true
     connect --ctrl-loss-tmo 600
-    flaz create "$CACHE" --force --origin "$remote" >/dev/null 2>&1
+    flaz create "$CACHE" --force --discard-dirty --origin "$remote" >/dev/null 2>&1
     serve_disk "$mode"
     write_during_cut 10
     [ "$failed" -eq 0 ] || fail "$failed requests failed"

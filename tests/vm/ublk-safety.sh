@@ -29,7 +29,7 @@ kill_server
 refused 'waits for its server' flaz serve "$CACHE" --nbd unix:/tmp/other.sock
 refused 'waits for its server' flaz flush "$CACHE"
 refused 'waits for its server' flaz detach "$CACHE"
-refused 'waits for its server' flaz create "$CACHE" --force --origin "$ORIGIN"
+refused 'waits for its server' flaz create "$CACHE" --force --discard-dirty --origin "$ORIGIN"
 refused 'is writable, expected read-only' flaz serve "$CACHE" --ublk=disk --read-only
 refused 'would lose dirty data' flaz serve "$CACHE" --ublk=disk --discard-cache --discard-dirty
 refused 'for another origin' flaz serve "$CACHE" --ublk=disk --discard-cache --discard-dirty --origin "$SPARE"

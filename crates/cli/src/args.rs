@@ -98,8 +98,12 @@ pub enum Command {
 `create` always refuses a device that is mounted, used for swap, opened exclusively by another program, or \
 part of an active file system or array, and a file that a running flaz has locked. It refuses a device that \
 is used by LVM, device-mapper or a loop device, or that contains a file system, a partition table or another \
-flaz cache, unless --force is given; before such a cache can be served, release the devices that use it. \
-All checks run before the first write.
+flaz cache, unless --force is given; before such a cache can be served, release the devices that use it. A \
+flaz cache with dirty blocks also needs --discard-dirty. An origin that contains a flaz cache is refused \
+without --force, because cache and origin were probably confused. All checks run before the first write.
+
+On a file system that cannot allocate space (ZFS, some network file systems), the file is sparse, with a \
+warning.
 
 Examples:
   flaz create /dev/nvme0n1p3 --origin /dev/sdb
@@ -122,16 +126,24 @@ pub struct CreateArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub region_size: Option<u64>,
     /// Number of shards, at least the number of threads that will serve the cache. It cannot be changed later [default:
-    /// depends on the size]
+    /// 1 to 8, depending on the size; more above 8 TiB]
     #[arg(long, value_name = "N", value_parser = whole(1..=SHARDS_MAX))]
     pub shards: Option<u32>,
-    /// Create CACHE as a sparse file of this size if it does not exist
+    /// Create CACHE as a file of this size if it does not exist. Its space is allocated, so that the file system cannot become
+    /// full while the cache is served
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
+    /// With --size: create a sparse file, which takes space as the cache fills. If the file system is full then, the cache is
+    /// bypassed
+    #[arg(long, requires = "size")]
+    pub sparse: bool,
     /// Overwrite the contents of CACHE, also if idle LVM, device-mapper or loop devices use it. A device in use
     /// is still refused
     #[arg(long)]
     pub force: bool,
+    /// With --force: overwrite even a flaz cache that contains dirty blocks, which are lost
+    #[arg(long, requires = "force")]
+    pub discard_dirty: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
@@ -310,7 +322,7 @@ Examples:
 pub struct SetArgs {
     /// Cache device (omit it with --control), then the settings to change
     #[arg(value_name = "CACHE | KEY=VALUE", required = true)]
-    pub words: Vec<String>,
+    pub words: Vec<OsString>,
     /// Control socket, if not at the default path
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,

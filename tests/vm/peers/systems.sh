@@ -186,7 +186,7 @@ served=$slice
 flaz_start() {
     # Dirty blocks of the cell before are not wanted.
     rm -rf /var/lib/flaz
-    flaz create "$slice" --force --origin "$origin" --codec "$codec" --shards 2 >/tmp/create.log 2>&1 ||
+    flaz create "$slice" --force --discard-dirty --origin "$origin" --codec "$codec" --shards 2 >/tmp/create.log 2>&1 ||
         fail "$(cat /tmp/create.log)"
     flaz_serve
 }

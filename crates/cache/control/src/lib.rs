@@ -6,7 +6,7 @@
 //! | [`place`] | default paths of the sockets of a cache |
 //! | [`report`] | the status, check and create reports |
 //! | [`settings`], [`size`] | parsing and formatting of settings, sizes and numbers |
-//! | [`shell`] | quoted paths in suggested commands |
+//! | [`path`], [`shell`] | paths in JSON, and quoted in suggested commands |
 //! | [`error`] | errors of requests to a daemon |
 //!
 //! A daemon has one Unix socket for control, with mode 0600. A client sends JSON lines and gets one line for each. The
@@ -18,6 +18,7 @@
 pub mod client;
 mod connect;
 pub mod error;
+pub mod path;
 pub mod place;
 pub mod protocol;
 pub mod report;

@@ -178,7 +178,7 @@ impl Reply {
             }
         }
         let text = serde_json::to_string(&wire).unwrap_or_else(|error| {
-            // A path that is not UTF-8 has no JSON form.
+            // Nothing in a reply lacks a JSON form.
             let message = Value::from(format!("cannot encode the reply as JSON: {error}"));
             format!(r#"{{"v":{PROTOCOL_VERSION},"ok":false,"error":{message}}}"#)
         });
@@ -261,6 +261,21 @@ mod tests {
             assert!(error.contains(word), "{line}: {error}");
         }
         assert!(Request::parse(&"[".repeat(100_000)).is_err());
+    }
+
+    /// The name of a file may be any bytes.
+    #[test]
+    fn a_path_that_is_not_utf8_reads_back() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+
+        let mut report = crate::report::example::example();
+        report.cache.path = OsStr::from_bytes(b"/srv/caf\xe9.img").into();
+        report.origin.path = OsStr::from_bytes(b"/\xff\\").into();
+        let reply = Reply::Status(Box::new(report));
+        let line = reply.to_line();
+        assert!(line.contains(r#""path":"/srv/caf\\xe9.img""#), "{line}");
+        assert_eq!(Reply::parse(&line), Ok(reply));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The JSON form of these structs is an interface for scripts: a field keeps its name and unit once released, and
 //! [`REPORT_SCHEMA`] is incremented when a field changes its meaning. Names end in their unit. Counters count from the
-//! start of the daemon unless stated otherwise.
+//! start of the daemon unless stated otherwise. Paths are strings with escapes for bytes that are not UTF-8: see
+//! [`crate::path`].
 
 #[doc(hidden)]
 pub mod example;
@@ -81,6 +82,7 @@ impl CacheState {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CacheReport {
     /// Path.
+    #[serde(with = "crate::path")]
     pub path: PathBuf,
     /// UUID, assigned at creation.
     pub uuid: Uuid,
@@ -104,6 +106,7 @@ pub struct CacheReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OriginReport {
     /// Path.
+    #[serde(with = "crate::path")]
     pub path: PathBuf,
     /// Size in bytes; the size of the exported device.
     pub size_bytes: u64,
@@ -350,6 +353,9 @@ pub struct ErrorReport {
     pub cache_read_errors: u64,
     /// Failed writes, flushes and discards of the cache device.
     pub cache_write_errors: u64,
+    /// Writes of the cache device that found no space on its file system, or in the pool of a thin volume.
+    #[serde(default)]
+    pub cache_no_space_errors: u64,
     /// Failed requests to the origin.
     pub origin_errors: u64,
 }
@@ -406,8 +412,10 @@ pub struct NbdReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockDeviceReport {
     /// Its name, `/dev/flaz/NAME`.
+    #[serde(with = "crate::path")]
     pub name: PathBuf,
     /// The device, `/dev/ublkbN` or `/dev/nbdN`.
+    #[serde(with = "crate::path")]
     pub device: PathBuf,
     /// Number of queues.
     pub queues: u16,

@@ -270,14 +270,16 @@ fn thread_count(wanted: Option<u32>, shards: u32) -> u32 {
 
 /// Opens a cache device that this process already holds.
 pub(crate) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<FileDevice, HostError> {
-    Ok(FileDevice::open(
+    let device = FileDevice::open(
         path,
         OpenMode {
             read_only,
             hold: Hold::Claimed,
             buffered: false,
         },
-    )?)
+    )?;
+    device.keep_allocated();
+    Ok(device)
 }
 
 /// Warns if a device is used through the page cache.

@@ -12,7 +12,7 @@ use flaz_control::report::{
 use flaz_engine::cache::lifecycle::Opened;
 use flaz_engine::format::superblock::{Superblock, VERSION};
 use flaz_engine::settings::Settings;
-use flaz_engine::shard::{JOBS_MAX, ORIGIN_READS_MAX, WRITES_IN_FLIGHT_MAX};
+use flaz_engine::shard::{JOBS_MAX, NO_SPACE, ORIGIN_READS_MAX, WRITES_IN_FLIGHT_MAX};
 use flaz_engine::stats::{Counts, Latency, LatencySummary, QueueDepth, StatsSnapshot};
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_nbd::Snapshot;
@@ -131,11 +131,7 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
         ));
     }
     if failed {
-        warnings.push(
-            "the cache device failed or does not answer and is bypassed, at least in part: I/O goes to the \
-             origin; restart when the device works again, or create a new cache on another device"
-                .to_owned(),
-        );
+        warnings.push(bypassed(stats.counts.cache_no_space > 0));
     }
     for (device, emulation) in [
         ("origin", facts.spec.emulate_origin),
@@ -148,6 +144,19 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
         }
     }
     warnings
+}
+
+/// The warning that the cache device is not used.
+fn bypassed(found_no_space: bool) -> String {
+    if found_no_space {
+        return format!(
+            "{NO_SPACE}: the cache is bypassed, at least in part, and I/O goes to the origin; free space there and restart \
+             flaz, or create the cache anew without --sparse, which allocates its space"
+        );
+    }
+    "the cache device failed or does not answer and is bypassed, at least in part: I/O goes to the origin; restart when the \
+     device works again, or create a new cache on another device"
+        .to_owned()
 }
 
 fn live_report(
@@ -208,6 +217,7 @@ fn live_report(
             checksum_failures: counts.checksum_failures,
             cache_read_errors: counts.cache_read_errors,
             cache_write_errors: counts.cache_write_errors,
+            cache_no_space_errors: counts.cache_no_space,
             origin_errors: counts.origin_errors,
         },
         memory: memory(stats),
@@ -504,6 +514,13 @@ mod tests {
             cleaned_blocks,
             clean_ns: seconds * 1_000_000_000,
         }
+    }
+
+    #[test]
+    fn a_full_file_system_is_named_as_the_cause_of_a_bypass() {
+        assert!(bypassed(true).contains("no space left on the file system of the cache file"));
+        assert!(bypassed(true).contains("--sparse"));
+        assert!(!bypassed(false).contains("space"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::args::CreateArgs;
 use crate::error::{Failure, chain};
 use crate::host;
 use crate::page;
-use crate::safety;
+use crate::safety::{self, Permission};
 use flaz_server::CreateSpec;
 
 /// Runs `flaz create`.
@@ -18,7 +18,7 @@ use flaz_server::CreateSpec;
 /// # Errors
 /// The cache device or the origin is refused, or formatting failed. A file created for this is removed again.
 pub fn run(args: &CreateArgs) -> Result<(), Failure> {
-    let origin = safety::origin(&args.origin)?;
+    let origin = safety::origin(&args.origin, args.force)?;
     if let Some(uses) = safety::uses_text(&args.origin) {
         tracing::warn!(
             "origin {}: {uses}: it must not be in use while it is served, because changes that bypass the \
@@ -26,7 +26,13 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
             args.origin.display()
         );
     }
-    let claim = safety::claim_for_create(&args.cache, &origin, args.size, args.force)?;
+    let permission = Permission {
+        size_bytes: args.size,
+        sparse: args.sparse,
+        force: args.force,
+        discard_dirty: args.discard_dirty,
+    };
+    let claim = safety::claim_for_create(&args.cache, &origin, permission)?;
     let made = claim.was_made();
     let spec = CreateSpec {
         cache: claim,
@@ -59,7 +65,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     if args.json {
         output::print_json(&report, true)
     } else {
-        output::print(&page::created(&report))
+        output::confirm(&page::created(&report))
     }
 }
 

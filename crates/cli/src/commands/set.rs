@@ -1,5 +1,6 @@
 //! `flaz set`: changes settings of a running cache.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::{output, target};
@@ -16,20 +17,23 @@ use crate::settings::SettingsPatch;
 /// A setting is invalid, there is no daemon, or the daemon refuses.
 pub fn run(args: &SetArgs) -> Result<(), Failure> {
     let (cache, assignments) = split(args)?;
-    let patch = SettingsPatch::parse(assignments)?;
+    let patch = SettingsPatch::parse(&assignments)?;
     let mut client = target::require(cache.as_deref(), args.control.as_deref())?;
     match client.ask(&Request::Set(patch.clone()), ANSWER)? {
         Reply::Settings(settings) if args.json => output::print_json(&settings, true),
-        Reply::Settings(settings) => output::print(&format!("{}\n", page::settings_after(&settings, &patch))),
+        Reply::Settings(settings) => {
+            output::confirm(&format!("{}\n", page::settings_after(&settings, &patch)))
+        }
         _ => Err(client.unexpected("set").into()),
     }
 }
 
 /// With --control all words are assignments; without it the first one is the cache.
-fn split(args: &SetArgs) -> Result<(Option<PathBuf>, &[String]), Failure> {
+fn split(args: &SetArgs) -> Result<(Option<PathBuf>, Vec<&str>), Failure> {
+    let has_assignment = |word: &OsString| word.as_encoded_bytes().contains(&b'=');
     let (cache, assignments) = match (&args.control, args.words.as_slice()) {
         (None, [cache, assignments @ ..]) => (Some(PathBuf::from(cache)), assignments),
-        (Some(_), [cache, assignments @ ..]) if !cache.contains('=') => {
+        (Some(_), [cache, assignments @ ..]) if !has_assignment(cache) => {
             (Some(PathBuf::from(cache)), assignments)
         }
         (_, words) => (None, words),
@@ -41,7 +45,14 @@ fn split(args: &SetArgs) -> Result<(Option<PathBuf>, &[String]), Failure> {
                 .to_owned(),
         ));
     }
-    Ok((cache, assignments))
+    let assignments = assignments.iter().map(|word| match word.to_str() {
+        Some(text) => Ok(text),
+        None => Err(Failure::Usage(format!(
+            "set: '{}': expected KEY=VALUE",
+            word.display()
+        ))),
+    });
+    Ok((cache, assignments.collect::<Result<_, _>>()?))
 }
 
 #[cfg(test)]
@@ -50,7 +61,7 @@ mod tests {
 
     fn args(control: Option<&str>, words: &[&str]) -> SetArgs {
         SetArgs {
-            words: words.iter().map(|word| (*word).to_owned()).collect(),
+            words: words.iter().map(OsString::from).collect(),
             control: control.map(PathBuf::from),
             json: false,
         }

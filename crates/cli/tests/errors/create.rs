@@ -128,7 +128,110 @@ fn create_over_a_cache_says_whether_it_is_dirty() {
         let case = format!("{dirty:?}, {damaged:?}: {}", output.err());
         output.refused(FAILURE, &["flaz cache", "use --force"]);
         assert_eq!(case.contains("dirty (newer than its origin)"), is_dirty, "{case}");
+        assert_eq!(case.contains("--discard-dirty"), is_dirty, "{case}");
     }
+}
+
+/// Not even --force loses writes that the origin lacks.
+#[test]
+fn create_over_dirty_data_needs_its_own_option() {
+    use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+    use flaz_engine::format::superblock::Superblock;
+
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    let cache = scratch.file("it's a cache");
+    let create = |options: &[&str]| {
+        let output = scratch
+            .command("create --origin origin")
+            .arg("it's a cache")
+            .args(options)
+            .output();
+        Ran {
+            line: options.join(" "),
+            output: output.unwrap(),
+        }
+    };
+    create(&[]).succeeded();
+    let mut page = vec![0; SUPERBLOCK_BYTES];
+    cache.read_exact_at(&mut page, SUPERBLOCK_SLOTS[0]).unwrap();
+    let mut superblock = Superblock::parse(&page, SIZE).unwrap();
+    superblock.dirty = true;
+    superblock.generation += 1;
+    let page = superblock.to_bytes().unwrap();
+    cache.write_all_at(&page, SUPERBLOCK_SLOTS[0]).unwrap();
+    for options in [&[][..], &["--force"]] {
+        create(options).refused(
+            FAILURE,
+            &[
+                "nothing was written",
+                r"`flaz detach 'it'\''s a cache'`",
+                "--force --discard-dirty",
+            ],
+        );
+        let mut found = vec![0; SUPERBLOCK_BYTES];
+        cache.read_exact_at(&mut found, SUPERBLOCK_SLOTS[0]).unwrap();
+        assert_eq!(found, page);
+    }
+    create(&["--discard-dirty"]).refused(USAGE, &["--force"]);
+    let made = create(&["--force", "--discard-dirty"]).succeeded();
+    assert!(made.contains(r"flaz serve 'it'\''s a cache'"), "{made}");
+}
+
+/// CACHE and ORIGIN were probably exchanged.
+#[test]
+fn create_for_an_origin_that_is_a_cache() {
+    let scratch = Scratch::new();
+    for name in ["origin", "cache", "other"] {
+        scratch.file(name);
+    }
+    scratch.run("create cache --origin origin").succeeded();
+    let before = fs::read(scratch.path("other")).unwrap();
+    scratch.run("create other --origin cache").refused(
+        FAILURE,
+        &[
+            "the origin cache contains a flaz cache",
+            "Check the order",
+            "--force",
+        ],
+    );
+    assert!(fs::read(scratch.path("other")).unwrap() == before);
+    scratch.run("create other --origin cache --force").succeeded();
+}
+
+#[test]
+fn create_in_any_size_by_default() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch
+        .run("create cache --origin origin --size 0")
+        .refused(FAILURE, &["device size is 0 bytes, expected at least 1728KiB"]);
+    assert!(!scratch.path("cache").exists());
+    scratch
+        .run("create least --origin origin --size 1728KiB")
+        .succeeded();
+    // More than any shard of eight can hold. The file system of the test may have a smaller limit.
+    let large = scratch.run("create large --origin origin --size 10T --sparse --json");
+    if large.err().contains("a size that the file system supports") {
+        eprintln!("skipped: {}", large.err());
+        return;
+    }
+    let report: serde_json::Value = serde_json::from_str(&large.succeeded()).unwrap();
+    assert_eq!(report["cache"]["shards"], 16);
+    let unused = (10 << 40) - report["cache"]["data_bytes"].as_u64().unwrap();
+    assert!(unused < 1 << 30, "{unused} bytes are not used");
+}
+
+#[test]
+fn create_prints_nothing_if_quiet() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    let quiet = scratch.run("-q create cache --origin origin --size 32M");
+    assert_eq!((quiet.succeeded(), quiet.err()), (String::new(), String::new()));
+    let json = scratch
+        .run("create cache --origin origin --force --json -q")
+        .succeeded();
+    assert!(json.starts_with('{'), "{json}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod create;
 mod serve;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
@@ -58,6 +59,22 @@ impl Scratch {
         command
     }
 
+    /// Serves a cache. The caller stops it.
+    fn served(&self, cache: impl AsRef<OsStr>) -> Served {
+        let log = self.path("log");
+        let mut child = self
+            .command("serve")
+            .arg(cache)
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+        Served { child, line, log }
+    }
+
     /// A sparse file of 32 MiB.
     fn file(&self, name: &str) -> File {
         let file = File::options()
@@ -69,6 +86,23 @@ impl Scratch {
             .unwrap();
         file.set_len(SIZE).unwrap();
         file
+    }
+}
+
+/// A server that has said that it is ready. Its log goes to a file.
+struct Served {
+    child: std::process::Child,
+    line: String,
+    log: PathBuf,
+}
+
+impl Served {
+    /// Waits for its end, and returns its log.
+    fn ended(mut self) -> String {
+        let status = self.child.wait().unwrap();
+        let log = fs::read_to_string(&self.log).unwrap();
+        assert!(status.success(), "{log}");
+        log
     }
 }
 

@@ -143,13 +143,63 @@ fn a_damaged_cache_is_not_recreated_without_warning() {
     scratch.run("create cache --origin origin --force").succeeded();
     let cache = File::options().write(true).open(scratch.path("cache")).unwrap();
     cache.set_len(SIZE / 2).unwrap();
-    refuse(&["truncated", "may hold writes"], "`flaz create`");
+    let sizes = format!("device size is {} bytes, expected at least", SIZE / 2);
+    let created = format!("created on a device of {SIZE} bytes");
+    refuse(
+        &["truncated", "may hold writes", &sizes, &created],
+        "`flaz create`",
+    );
     cache.set_len(SIZE).unwrap();
     scratch.run("status cache").succeeded();
     for slot in [0, 64 << 10] {
         cache.write_all_at(b"bit rot", slot + 600).unwrap();
     }
-    refuse(&["checksum mismatch", "may hold writes"], "create one");
+    let remedy = "restore the device. If those writes may be lost, recreate the cache";
+    refuse(&["checksum mismatch", "may hold writes", remedy], "create one");
+}
+
+/// The next start repairs it.
+#[test]
+fn one_damaged_superblock_is_no_reason_to_recreate() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let cache = File::options().write(true).open(scratch.path("cache")).unwrap();
+    cache.write_all_at(b"bit rot", 600).unwrap();
+    let checked = scratch.run("check cache");
+    assert_eq!(checked.output.status.code(), Some(FAILURE));
+    let advice = checked.err();
+    assert!(advice.contains("nothing is lost"), "{advice}");
+    for not in ["--force", "fragment-dirty", "discard"] {
+        assert!(!advice.contains(not), "{advice}");
+    }
+    let served = scratch.served("cache");
+    scratch.run("stop cache").succeeded();
+    served.ended();
+    scratch.run("check cache").succeeded();
+}
+
+/// The command returns when the daemon has ended, and a script may then list or reuse the sockets.
+#[test]
+fn stop_and_detach_leave_no_control_socket() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    for command in ["stop", "detach", "stop -q"] {
+        let served = scratch.served("cache");
+        let (line, log) = (served.line.clone(), scratch.run(&format!("{command} cache")));
+        assert!(line.starts_with("ready: "), "{line}");
+        let left: Vec<_> = fs::read_dir(scratch.path("run"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|end| end == "sock"))
+            .collect();
+        assert!(left.is_empty(), "{command}: {left:?}");
+        let said = log.succeeded();
+        assert_eq!(said.is_empty(), command.ends_with("-q"), "{command}: {said}");
+        let log = served.ended();
+        assert!(!log.contains("ready in"), "announced twice: {log}");
+    }
 }
 
 #[test]
@@ -198,4 +248,42 @@ fn a_smaller_missing_or_different_origin_is_refused() {
         fs::read(scratch.path("cache")).unwrap() == before,
         "it was written to"
     );
+}
+
+/// The name of a file may be any bytes: in JSON those that are not UTF-8 are escaped.
+#[test]
+fn a_cache_whose_path_is_not_utf8_can_be_used() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    let name = OsStr::from_bytes(b"caf\xe9.img");
+    let run = |before: &str, after: &str| {
+        let mut command = scratch.command(before);
+        command.arg(name).args(after.split_ascii_whitespace());
+        let line = format!("{before} CACHE {after}");
+        Ran {
+            line,
+            output: command.output().unwrap(),
+        }
+    };
+    let json = |ran: Ran| serde_json::from_str::<serde_json::Value>(&ran.succeeded()).unwrap();
+    let created = json(run("create --json --size 32M --origin origin", ""));
+    assert_eq!(created["cache"]["path"], r"caf\xe9.img");
+    assert_eq!(json(run("status --json", ""))["cache"]["path"], r"caf\xe9.img");
+    assert_eq!(json(run("check --json", ""))["cache"]["path"], r"caf\xe9.img");
+    run("dump", "").succeeded();
+    let served = scratch.served(name);
+    let running = json(run("status --json", ""));
+    assert_eq!(
+        (&running["state"], &running["cache"]["path"]),
+        (&"running".into(), &r"caf\xe9.img".into())
+    );
+    assert!(
+        run("set", "mode=write-around")
+            .succeeded()
+            .starts_with("write-around")
+    );
+    run("stop", "").succeeded();
+    served.ended();
 }

@@ -56,6 +56,17 @@ impl FileDevice {
         }
     }
 
+    /// Ignores discards from now on if this is a file whose space is fully allocated: a discard would give space back to the
+    /// file system, which may be full when the file needs it again.
+    pub fn keep_allocated(&self) {
+        if self.inner.kind == Kind::File
+            && let Ok(stat) = rustix::fs::fstat(&self.inner.fd)
+            && stat.st_blocks.unsigned_abs().saturating_mul(512) >= self.inner.len
+        {
+            self.inner.no_discard.store(true, Ordering::Relaxed);
+        }
+    }
+
     pub(super) async fn zero_range(
         &self,
         offset: u64,

@@ -210,6 +210,29 @@ fn discarded_and_zeroed_ranges_read_as_zeroes() {
     }
 }
 
+/// A discard would give the space back, and the file system could be full when the file needs it.
+#[test]
+fn an_allocated_file_keeps_its_space() {
+    use std::os::unix::fs::MetadataExt;
+
+    const LEN: u64 = 4 << 20;
+    let scratch = Scratch::new();
+    for (name, keeps) in [("allocated", true), ("sparse", false)] {
+        let path = scratch.file(name, LEN);
+        let device = FileDevice::open(&path, EXCLUSIVE).expect("open");
+        let written = if keeps { LEN } else { LEN / 2 };
+        let space = || fs::metadata(&path).expect("metadata").blocks() * 512;
+        run(async {
+            let write = device.write_at(0, pattern(written as usize, 9), false);
+            write.await.1.expect("write");
+            device.flush().await.expect("flush");
+            device.keep_allocated();
+            device.discard(0, LEN / 2).await.expect("discard");
+        });
+        assert_eq!(space() >= written, keeps, "{name}: {} bytes", space());
+    }
+}
+
 #[test]
 fn holes_are_distinguished_from_data() {
     let scratch = Scratch::new();

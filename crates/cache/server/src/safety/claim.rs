@@ -8,11 +8,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::error::SafetyError;
-use super::file::{Access, failed, length, lock, open, resize, warn_of_little_room};
+use super::file::{Access, failed, give_size, length, lock, open};
 use super::holders::{System, Use};
 use super::node::Node;
 use super::objections::Objections;
 use super::probe::{self, Found};
+use super::signatures::Kind;
 use super::source::Source;
 
 /// A cache device that is open and held exclusively while this lives.
@@ -78,16 +79,43 @@ impl Claim {
     }
 }
 
-/// Checks the origin.
+/// Checks the origin of a new cache.
 ///
 /// # Errors
-/// It is missing, or is not a block device or regular file.
-pub fn origin(path: &Path) -> Result<Node, SafetyError> {
-    Node::find(path)?.ok_or_else(|| SafetyError::Missing {
+/// It is missing, or is not a block device or regular file. Without `force`: it contains a flaz cache, which shows that the
+/// cache and the origin were confused.
+pub fn origin(path: &Path, force: bool) -> Result<Node, SafetyError> {
+    let node = Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
         role: "origin",
         advice: "specify the device or file to cache with --origin",
-    })
+    })?;
+    if force {
+        return Ok(node);
+    }
+    // Not held: it may be in use, which only leads to a warning.
+    let file = File::open(path).map_err(failed("open", path))?;
+    let size_bytes = length(&node, &file)?;
+    let found = probe::signatures(&Source::new(&file, size_bytes)).map_err(failed("read", path))?;
+    if found.iter().any(|found| found.kind == Kind::Flaz) {
+        return Err(SafetyError::OriginIsCache {
+            path: path.to_owned(),
+        });
+    }
+    Ok(node)
+}
+
+/// What [`claim_for_create`] may do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Permission {
+    /// Create a missing file, or give an empty one its size, with this size in bytes.
+    pub size_bytes: Option<u64>,
+    /// Leave that file sparse, rather than allocate its space.
+    pub sparse: bool,
+    /// Overwrite known contents, and a device with idle users.
+    pub force: bool,
+    /// Overwrite even a flaz cache with writes that have not reached its origin.
+    pub discard_dirty: bool,
 }
 
 /// Checks a cache device.
@@ -128,19 +156,15 @@ fn joined(uses: &[Use]) -> String {
     texts.join("; ")
 }
 
-/// Checks that `cache` may be overwritten, and holds it. A missing file is created with `size_bytes` bytes.
+/// Checks that `cache` may be overwritten, and holds it. A missing file is created if its size is given.
 ///
 /// # Errors
 /// The objections. Nothing was written or created in that case.
-pub fn claim_for_create(
-    cache: &Path,
-    origin: &Node,
-    size_bytes: Option<u64>,
-    force: bool,
-) -> Result<Claim, SafetyError> {
+pub fn claim_for_create(cache: &Path, origin: &Node, permission: Permission) -> Result<Claim, SafetyError> {
     let Some(node) = Node::find(cache)? else {
-        return make(cache, size_bytes);
+        return make(cache, permission);
     };
+    let force = permission.force;
     let system = System::default();
     if system.overlap(node.identity, origin.identity) {
         return Err(SafetyError::SameAsOrigin {
@@ -157,14 +181,15 @@ pub fn claim_for_create(
     objections.add_claim(claimed);
     let found_size = length(&node, &file)?;
     objections.found = signatures(&node, &file, found_size)?;
-    if objections.is_final() || !(objections.is_empty() || force) {
+    let loses_dirty_blocks = objections.lose_dirty_blocks() && !permission.discard_dirty;
+    if objections.is_final() || loses_dirty_blocks || !(objections.is_empty() || force) {
         return Err(SafetyError::Refused {
             path: cache.to_owned(),
             objections,
         });
     }
-    let size_bytes = match size_bytes {
-        Some(wanted) => sized(&node, &file, wanted, found_size)?,
+    let size_bytes = match permission.size_bytes {
+        Some(wanted) => sized(&node, &file, wanted, found_size, permission.sparse)?,
         None => found_size,
     };
     for usage in &objections.uses {
@@ -188,7 +213,7 @@ pub fn claim_for_create(
 }
 
 /// Checks that a device or file of `found` bytes has the size `wanted`. An empty file is set to that size.
-fn sized(node: &Node, file: &File, wanted: u64, found: u64) -> Result<u64, SafetyError> {
+fn sized(node: &Node, file: &File, wanted: u64, found: u64, sparse: bool) -> Result<u64, SafetyError> {
     let is_device = node.is_block_device();
     if wanted != found && (is_device || found > 0) {
         return Err(SafetyError::OtherSize {
@@ -199,7 +224,7 @@ fn sized(node: &Node, file: &File, wanted: u64, found: u64) -> Result<u64, Safet
         });
     }
     if wanted != found {
-        resize(file, wanted).map_err(failed("set the size of", &node.path))?;
+        give_size(file, &node.path, wanted, sparse)?;
     }
     Ok(wanted)
 }
@@ -277,7 +302,7 @@ fn signatures(node: &Node, file: &File, size_bytes: u64) -> Result<Vec<Found>, S
 }
 
 /// Creates the file of a new cache.
-fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
+fn make(cache: &Path, permission: Permission) -> Result<Claim, SafetyError> {
     let absolute = std::path::absolute(cache).map_err(failed("find", cache))?;
     if absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
         return Err(SafetyError::Missing {
@@ -286,7 +311,7 @@ fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
             advice: "files are not created under /dev; `lsblk` lists the devices",
         });
     }
-    let size_bytes = size_bytes.ok_or_else(|| SafetyError::Missing {
+    let size_bytes = permission.size_bytes.ok_or_else(|| SafetyError::Missing {
         path: cache.to_owned(),
         role: "cache device",
         advice: "specify an existing device or file, or create a file with --size SIZE",
@@ -307,8 +332,7 @@ fn make(cache: &Path, size_bytes: Option<u64>) -> Result<Claim, SafetyError> {
                 list: Use::Locked.to_string(),
             });
         }
-        resize(&file, size_bytes).map_err(failed("set the size of", cache))?;
-        warn_of_little_room(&file, cache, size_bytes);
+        give_size(&file, cache, size_bytes, permission.sparse)?;
         let file = file.try_clone().map_err(failed("open", cache))?;
         Ok(Claim {
             node,
@@ -346,7 +370,7 @@ mod tests {
             let path = folder.path().join("origin");
             File::create(&path).unwrap().set_len(SIZE).unwrap();
             Self {
-                origin: origin(&path).unwrap(),
+                origin: origin(&path, false).unwrap(),
                 folder,
             }
         }
@@ -364,7 +388,12 @@ mod tests {
         }
 
         fn claim(&self, path: &Path, size_bytes: Option<u64>, force: bool) -> Result<Claim, SafetyError> {
-            claim_for_create(path, &self.origin, size_bytes, force)
+            let permission = Permission {
+                size_bytes,
+                force,
+                ..Permission::default()
+            };
+            claim_for_create(path, &self.origin, permission)
         }
     }
 
@@ -397,6 +426,60 @@ mod tests {
         let error = scratch.claim(&path, Some(SIZE * 2), false).unwrap_err();
         assert!(matches!(error, SafetyError::OtherSize { .. }), "{error}");
         assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE);
+    }
+
+    /// Only a file system without allocation leaves the file without its space, and none that the tests use is one.
+    #[test]
+    fn a_new_file_has_its_space_unless_it_is_sparse() {
+        use std::os::unix::fs::MetadataExt;
+
+        let scratch = Scratch::new();
+        for (sparse, allocated) in [(false, true), (true, false)] {
+            let path = scratch.path(if sparse { "sparse" } else { "full" });
+            let permission = Permission {
+                size_bytes: Some(SIZE),
+                sparse,
+                ..Permission::default()
+            };
+            claim_for_create(&path, &scratch.origin, permission).unwrap();
+            let metadata = std::fs::metadata(&path).unwrap();
+            assert_eq!(metadata.len(), SIZE);
+            assert_eq!(metadata.blocks() * 512 >= SIZE, allocated, "sparse: {sparse}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_does_not_fit_is_refused_unless_sparse() {
+        let scratch = Scratch::new();
+        let path = scratch.path("new");
+        let room = rustix::fs::statvfs(scratch.folder.path()).unwrap();
+        // More than the file system has, and less than a file may have.
+        let size = (room.f_blocks * room.f_frsize + (1 << 30)).next_multiple_of(1 << 20);
+        let error = scratch.claim(&path, Some(size), false).unwrap_err();
+        assert!(matches!(error, SafetyError::NoSpace { .. }), "{error}");
+        assert!(error.to_string().contains("--sparse"), "{error}");
+        assert!(!path.exists());
+        // An empty file of the user stays, and stays empty.
+        File::create(&path).unwrap();
+        scratch.claim(&path, Some(size), false).unwrap_err();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+        let permission = Permission {
+            size_bytes: Some(size),
+            sparse: true,
+            ..Permission::default()
+        };
+        let claim = claim_for_create(&path, &scratch.origin, permission).unwrap();
+        assert_eq!(claim.size_bytes(), size);
+    }
+
+    #[test]
+    fn an_origin_with_a_cache_is_refused_without_force() {
+        let scratch = Scratch::new();
+        let path = scratch.cache(b"FLAZCACH", 0);
+        let error = origin(&path, false).unwrap_err();
+        assert!(matches!(error, SafetyError::OriginIsCache { .. }), "{error}");
+        assert!(error.to_string().contains("--force"), "{error}");
+        origin(&path, true).unwrap();
     }
 
     #[test]
@@ -500,7 +583,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("found a directory"), "{error}");
-        let error = origin(&scratch.path("none")).unwrap_err().to_string();
+        let error = origin(&scratch.path("none"), false).unwrap_err().to_string();
         assert!(error.contains("no such origin"), "{error}");
         let error = claim_existing(&scratch.path("none"), Access::ReadWrite)
             .unwrap_err()

@@ -77,8 +77,32 @@ pub enum SafetyError {
         /// The origin.
         origin: PathBuf,
     },
+    /// The origin is a cache.
+    #[error(
+        "the origin {} contains a flaz cache: expected the device or file to cache. Check the order, `flaz create CACHE \
+         --origin ORIGIN`; if this is the origin, use --force",
+        path.display()
+    )]
+    OriginIsCache {
+        /// The origin.
+        path: PathBuf,
+    },
+    /// The file system has no space for the file.
+    #[error(
+        "{}: no space for a cache of {} ({size_bytes} bytes) on its file system, which has {} free: choose a smaller --size, \
+         or use --sparse for a file that takes space as the cache fills",
+        path.display(), HumanBytes(*size_bytes), HumanBytes(*free_bytes)
+    )]
+    NoSpace {
+        /// The cache file.
+        path: PathBuf,
+        /// Its size in bytes.
+        size_bytes: u64,
+        /// Free bytes of the file system.
+        free_bytes: u64,
+    },
     /// It is in use.
-    #[error("{} is not free; nothing was written:{objections}", path.display())]
+    #[error("{} is not free; nothing was written:{}\n{}", path.display(), objections.list(), objections.advice(path))]
     Refused {
         /// The cache device.
         path: PathBuf,

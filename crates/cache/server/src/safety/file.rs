@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use flaz_control::size::HumanBytes;
-use rustix::fs::{FlockOperation, OFlags};
-use rustix::io::Errno;
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::error::SafetyError;
 use super::holders::Use;
@@ -121,25 +121,75 @@ pub(super) fn length(node: &Node, file: &File) -> Result<u64, SafetyError> {
         .map_err(failed("determine the size of", &node.path))
 }
 
+/// Free bytes of the file system of a file.
+fn free_bytes(file: &File) -> Option<u64> {
+    let room = rustix::fs::fstatvfs(file).ok()?;
+    Some(room.f_bavail.saturating_mul(room.f_frsize))
+}
+
 /// The file is sparse: it allocates space as the cache fills.
-pub(super) fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
-    let Ok(room) = rustix::fs::fstatvfs(file) else {
+fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
+    let Some(free) = free_bytes(file).filter(|free| *free < size_bytes) else {
         return;
     };
-    let free = room.f_bavail.saturating_mul(room.f_frsize);
-    if free < size_bytes {
-        tracing::warn!(
-            "{}: the file system has {} free, less than the size of the cache, {}: blocks will not be cached \
-             when it is full",
-            cache.display(),
-            HumanBytes(free),
-            HumanBytes(size_bytes)
-        );
+    tracing::warn!(
+        "{}: the file system has {} free, less than the size of the cache, {}: when it is full, the cache is bypassed until \
+         there is space and flaz is restarted",
+        cache.display(),
+        HumanBytes(free),
+        HumanBytes(size_bytes)
+    );
+}
+
+/// Allocates the space of a cache file, so that the cache never finds the file system full. A file system without allocation
+/// copies on write as a rule, so that zeroes would reserve nothing: the file stays sparse there, with a warning.
+///
+/// # Errors
+/// The file system has no space for it.
+fn allocate(file: &File, cache: &Path, size_bytes: u64) -> Result<(), SafetyError> {
+    if size_bytes == 0 {
+        // The layout is refused later, with the smallest size.
+        return Ok(());
+    }
+    let no_space = |free_bytes| SafetyError::NoSpace {
+        path: cache.to_owned(),
+        size_bytes,
+        free_bytes,
+    };
+    // Some file systems allocate all that there is before they fail, and other programs would find them full.
+    if let Some(free) = free_bytes(file).filter(|free| *free < size_bytes) {
+        return Err(no_space(free));
+    }
+    match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size_bytes)) {
+        Ok(()) => Ok(()),
+        Err(Errno::NOSPC | Errno::DQUOT) => Err(no_space(free_bytes(file).unwrap_or(0))),
+        Err(error) => {
+            tracing::warn!(
+                "{}: its file system cannot allocate the space of the cache ({error}): the file is sparse and takes space as \
+                 the cache fills",
+                cache.display()
+            );
+            warn_of_little_room(file, cache, size_bytes);
+            Ok(())
+        }
     }
 }
 
+/// Gives an empty file its size, and its space unless it is to be `sparse`.
+pub(super) fn give_size(file: &File, cache: &Path, bytes: u64, sparse: bool) -> Result<(), SafetyError> {
+    resize(file, bytes).map_err(failed("set the size of", cache))?;
+    if sparse {
+        warn_of_little_room(file, cache, bytes);
+        return Ok(());
+    }
+    allocate(file, cache, bytes).inspect_err(|_| {
+        // As it was found. What was allocated is released.
+        let _ = file.set_len(0);
+    })
+}
+
 /// Sets the size of a file, which its file system may not support.
-pub(super) fn resize(file: &File, bytes: u64) -> std::io::Result<()> {
+fn resize(file: &File, bytes: u64) -> std::io::Result<()> {
     file.set_len(bytes).map_err(|error| match error.kind() {
         std::io::ErrorKind::FileTooLarge => {
             let found = HumanBytes(bytes);

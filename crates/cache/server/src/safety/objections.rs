@@ -1,6 +1,8 @@
 //! Objections to overwriting a device or file.
 
-use std::fmt;
+use std::path::Path;
+
+use flaz_control::shell::quoted;
 
 use super::holders::Use;
 use super::probe::Found;
@@ -25,6 +27,11 @@ impl Objections {
         self.uses.iter().any(Use::is_final)
     }
 
+    /// Whether a cache with writes that have not reached its origin would be overwritten.
+    pub(super) fn lose_dirty_blocks(&self) -> bool {
+        self.found.iter().any(Found::is_dirty_cache)
+    }
+
     /// Adds the reason why an exclusive open or a lock was refused. A known user explains a refused open, and nothing is
     /// added then; without one, the device may be mounted in another namespace.
     pub(super) fn add_claim(&mut self, claim: Option<Use>) {
@@ -41,18 +48,25 @@ impl Objections {
         let found = self.found.iter().map(|found| format!("\n  - {found}"));
         uses.chain(found).collect()
     }
-}
 
-impl fmt::Display for Objections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.list())?;
-        f.write_str(match (self.is_final(), self.uses.is_empty()) {
-            (true, _) => {
-                "\nUnmount it, disable the swap space, or stop the program that uses it; --force does not \
-                 override this"
-            }
-            (false, false) => "\nRelease it first, or, if all of that can be lost, use --force",
-            (false, true) => "\nChoose another CACHE, or, if all of that can be lost, use --force",
-        })
+    /// What to do about them. `cache` is the device or file.
+    pub(super) fn advice(&self, cache: &Path) -> String {
+        if self.is_final() {
+            return "Unmount it, disable the swap space, or stop the program that uses it; --force does not override this"
+                .to_owned();
+        }
+        if self.lose_dirty_blocks() {
+            return format!(
+                "Write its dirty blocks to its origin with `flaz detach {}`, or choose another CACHE. If all of that can be \
+                 lost, use --force --discard-dirty",
+                quoted(cache)
+            );
+        }
+        let first = if self.uses.is_empty() {
+            "Choose another CACHE"
+        } else {
+            "Release it first"
+        };
+        format!("{first}, or, if all of that can be lost, use --force")
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use super::signatures::{Kind, TABLE};
+use super::signatures::{DIRTY_CACHE, Kind, TABLE};
 use super::source::Source;
 
 /// Maximum length, in bytes, of the part of a file without a signature that is searched for data.
@@ -20,6 +20,14 @@ pub struct Found {
     pub name: &'static str,
     /// Kind of contents.
     pub kind: Kind,
+}
+
+impl Found {
+    /// Whether it is a flaz cache that may contain the only copy of some writes.
+    #[must_use]
+    pub fn is_dirty_cache(&self) -> bool {
+        self.kind == Kind::Flaz && self.name == DIRTY_CACHE
+    }
 }
 
 impl fmt::Display for Found {

@@ -403,7 +403,10 @@ pub const TABLE: &[Signature] = &[
     row("vhd", Kind::DiskImage, &[At(0), Back { bytes: 512, align: 512 }], b"conectix"),
 ];
 
-/// Warns before `--force` that the cache may contain the only copy of some writes. The newer of its two superblocks
+/// Name of a flaz cache that may contain the only copy of some writes.
+pub(super) const DIRTY_CACHE: &str = "dirty (newer than its origin) flaz";
+
+/// Detects that the cache may contain the only copy of some writes. The newer of its two superblocks
 /// says so; in a damaged superblock, bit 0 of the feature bits does.
 fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static str>> {
     let mut newest: Option<Superblock> = None;
@@ -418,11 +421,7 @@ fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static 
         }
     }
     dirty |= newest.is_some_and(|superblock| superblock.dirty);
-    Ok(Some(if dirty {
-        "dirty (newer than its origin) flaz"
-    } else {
-        "flaz"
-    }))
+    Ok(Some(if dirty { DIRTY_CACHE } else { "flaz" }))
 }
 
 /// Distinguishes ext2, ext3 and ext4, and rejects coincidences, by the superblock around the magic (fs/ext4/ext4.h).
