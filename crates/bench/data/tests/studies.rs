@@ -288,10 +288,23 @@ fn the_given_cache_size_is_assessed() {
         "zstd:1",
         "64 KiB chunks",
         "flaz cache holds",
-        "SSD gains",
+        "SSD gains, by a model",
+        "the modelled lifetime",
+        " % without compression",
     ] {
         assert!(page.contains(part), "{part} is missing in\n{page}");
     }
+    // A cache that is larger than the data holds no more than all of it.
+    let large = run(&StudyOptions {
+        cache_bytes: Some(64 * MIB),
+        ..options(&[&path])
+    });
+    let page = flaz_data::study::page::study(&large);
+    assert!(
+        page.contains("all of the data fits into 64.0 MiB, also without compression"),
+        "{page}"
+    );
+    assert!(!page.contains("100.0 % of it"), "{page}");
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["schema"], "flaz-study/1");
     assert_eq!(json["chunks"][0]["codec"], "lz4");

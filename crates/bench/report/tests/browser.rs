@@ -26,7 +26,14 @@ let texts = 0, shapes = 0;
 for (const drawing of drawings) {
   const frame = drawing.getBoundingClientRect();
   if (frame.width < 200 || frame.height < 100) faults.push('a drawing of ' + frame.width + ' x ' + frame.height);
-  const name = drawing.closest('figure').id;
+  const figure = drawing.closest('figure');
+  const name = figure.id;
+  const card = figure.getBoundingClientRect();
+  // What scrolls does so inside the card.
+  const plot = drawing.closest('.plot').getBoundingClientRect();
+  const padding = parseFloat(getComputedStyle(figure).paddingRight);
+  if (plot.right > card.right - padding + 1) faults.push(name + ': past its card');
+  if (!figure.classList.contains('wide') && frame.right > plot.right + 1) faults.push(name + ': wider than its card');
   const boxes = [...drawing.querySelectorAll('text')].filter(text => text.textContent.trim())
     .map(text => [text.textContent, text.getBoundingClientRect()]);
   texts += boxes.length;
@@ -196,9 +203,14 @@ fn the_page_of_campaigns_is_laid_out_legibly() {
     let page = Rig::new().report(&["after.json"], Some("before.json")).html("0");
     assert!(page.contains("id=\"data\"") && page.contains("id=\"environment\""));
     check_legible(&browser, &page, 8);
-    let answer = ask(&browser, &page, "500,900", &[]);
-    assert_eq!(answer["overflow"], 0, "{answer}");
-    assert_eq!(answer["faults"], Value::Array(Vec::new()), "{answer}");
+    // No browser window is as narrow as a telephone.
+    let narrow = page.replacen("<main>", "<main style=\"width: 400px\">", 1);
+    assert_ne!(narrow, page);
+    for page in [page, narrow] {
+        let answer = ask(&browser, &page, "500,900", &[]);
+        assert_eq!(answer["overflow"], 0, "{answer}");
+        assert_eq!(answer["faults"], Value::Array(Vec::new()), "{answer}");
+    }
 }
 
 #[test]

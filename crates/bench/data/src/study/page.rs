@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::estimate::Estimate;
+use super::outlook::SPARE_SHARE;
 use super::report::{ChunkReport, StudyReport};
 use super::window::{BLOCK_BYTES, CHUNK_BYTES};
 use crate::human;
@@ -186,23 +187,38 @@ fn outlook(page: &mut String, report: &StudyReport) {
             cache.holds_percent,
             cache.uncompressed_percent,
         ) {
-            let _ = write!(
-                text,
-                "; of {}: {} of such data, {share:.1} % of it, where {plain:.1} % fit without compression",
-                human::bytes(size),
-                human::bytes(holds)
-            );
+            let size = human::bytes(size);
+            let _ = match (share >= 100.0, plain >= 100.0) {
+                (_, true) => write!(
+                    text,
+                    "; all of the data fits into {size}, also without compression"
+                ),
+                (true, false) => write!(
+                    text,
+                    "; all of the data fits into {size}, and {plain:.1} % of it without compression"
+                ),
+                (false, false) => write!(
+                    text,
+                    "; {} of such data fit into {size}, {share:.1} % of it, and {plain:.1} % without compression",
+                    human::bytes(holds)
+                ),
+            };
         }
         line(page, &cache.codec.to_string(), &text);
     }
-    let _ = writeln!(page, "\n{:<13} a compressing SSD gains", "Codec");
+    let _ = writeln!(
+        page,
+        "\n{:<13} a compressing SSD gains, by a model of a drive with {:.0} % spare space: not measured",
+        "Codec",
+        SPARE_SHARE * 100.0
+    );
     for ssd in &report.outlook.ssd {
         line(
             page,
             &ssd.codec.to_string(),
             &format!(
-                "sequential writes up to {:.2}x as fast, {:.2}x the lifetime; random writes on a full drive {:.1}x the \
-                 lifetime (write amplification {:.2} instead of {:.2})",
+                "sequential writes up to {:.2}x as fast, {:.2}x the modelled lifetime; random writes on a full drive {:.1}x \
+                 the modelled lifetime (write amplification {:.2} instead of {:.2})",
                 ssd.sequential_write_gain_max,
                 ssd.sequential_lifetime_gain,
                 ssd.random_lifetime_gain,

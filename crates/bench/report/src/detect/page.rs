@@ -93,6 +93,7 @@ impl Detection {
                 CaveatState::RuledOut => ("ruled out", Style::Plain),
                 CaveatState::Possible => ("possible", Style::Yellow),
                 CaveatState::Present => ("yes", Style::Red),
+                CaveatState::Unknown => ("unknown", Style::Yellow),
             };
             let _ = writeln!(
                 text,

@@ -109,6 +109,8 @@ pub enum CaveatState {
     Possible,
     /// It does.
     Present,
+    /// There is a sign of it, and too little evidence.
+    Unknown,
 }
 
 /// A possible cause of a wrong result.
@@ -126,6 +128,9 @@ pub struct Caveat {
 const NOT_SLOWER: f64 = 0.95;
 /// Factor by which the rate of random data must fall to be reported as a drift.
 const DRIFT: f64 = 0.8;
+/// Rounds from which on a fall can be told from the variation of a busy or virtual device: with fewer, a third of them is one
+/// or two samples.
+const DRIFT_ROUNDS_MIN: usize = 12;
 
 pub(super) fn findings(effects: &[Effect]) -> Vec<Finding> {
     let compresses = compresses(effects);
@@ -444,24 +449,36 @@ fn layers(facts: &Facts) -> Caveat {
 fn drift(random: &[f64]) -> Caveat {
     let third = (random.len() / 3).max(1);
     let median = crate::statistics::moments::median;
-    let change = median(&random[random.len() - third..]) / median(&random[..third]);
-    let state = if change < DRIFT {
-        CaveatState::Present
-    } else {
-        CaveatState::Possible
-    };
-    let reason = if change < DRIFT {
-        format!(
-            "random data fell to {:.0} % of its first rate: a write cache has filled. Kinds are compared \
-             within rounds, so none is favoured; use more rounds to measure the device behind it",
-            100.0 * change
-        )
-    } else {
-        "random data did not become slower; a cache larger than the data written cannot be detected"
-            .to_owned()
+    let (first, last) = (&random[..third], &random[random.len() - third..]);
+    let change = median(last) / median(first);
+    let percent = 100.0 * change;
+    let slowest_first = first.iter().copied().fold(f64::INFINITY, f64::min);
+    let is_lasting = random.len() >= DRIFT_ROUNDS_MIN && last.iter().all(|rate| *rate < slowest_first);
+    let (state, reason) = match (change < DRIFT, is_lasting) {
+        (true, true) => (
+            CaveatState::Present,
+            format!(
+                "random data fell to {percent:.0} % of its first rate and stayed there: a write cache, such as the SLC cache \
+                 of an SSD, has filled, or the device is throttled. Kinds are compared within rounds, so none is favoured; \
+                 use more rounds to measure the device behind it"
+            ),
+        ),
+        (true, false) => (
+            CaveatState::Unknown,
+            format!(
+                "random data fell to {percent:.0} % of its first rate in {} rounds, which are too few or vary too much to \
+                 tell a full cache from other load; use --rounds {DRIFT_ROUNDS_MIN} or more",
+                random.len()
+            ),
+        ),
+        (false, _) => (
+            CaveatState::Possible,
+            "random data did not become slower; a cache larger than the data written cannot be detected"
+                .to_owned(),
+        ),
     };
     Caveat {
-        cause: "SLC cache",
+        cause: "write cache",
         state,
         reason,
     }

@@ -19,7 +19,8 @@ pub fn charts(report: &Report) -> (Vec<Chart>, usize) {
         charts.extend(differences::charts(report, test, *unit));
     }
     for (test, unit) in &tests {
-        charts.extend(rates::charts(&sources, test, *unit));
+        let axis = rates::axis_of(&sources, *unit);
+        charts.extend(rates::charts(&sources, test, *unit, axis));
     }
     charts.extend(truth::charts(&sources));
     for (test, unit) in &tests {

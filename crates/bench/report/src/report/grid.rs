@@ -299,16 +299,21 @@ pub(super) struct AxisUnit {
     pub(super) name: &'static str,
 }
 
+/// Largest number on an axis: more digits do not fit beside it.
+const AXIS_NUMBER_MAX: f64 = 20_000.0;
+
 impl AxisUnit {
-    /// For values up to `most`.
-    pub(super) fn of(unit: Unit, most: f64) -> Self {
+    /// For several axes whose largest values are from `least` to `most`: the unit of the smallest one, unless the numbers of
+    /// the largest one become too long.
+    pub(super) fn common(unit: Unit, least: f64, most: f64) -> Self {
         let (step, names): (f64, &[&'static str]) = match unit {
             Unit::BytesPerSecond => (1024.0, &["B/s", "KiB/s", "MiB/s", "GiB/s", "TiB/s"]),
             Unit::OperationsPerSecond => (1000.0, &["IOPS", "thousand IOPS", "million IOPS"]),
         };
         let mut divisor = 1.0;
         let mut at = 0;
-        while most / divisor >= step * 2.0 && at + 1 < names.len() {
+        let too_small = |divisor: f64| least / divisor >= step * 2.0 || most / divisor > AXIS_NUMBER_MAX;
+        while too_small(divisor) && at + 1 < names.len() {
             divisor *= step;
             at += 1;
         }

@@ -66,14 +66,19 @@ impl Report {
         flaz_page::document(&format!("flaz bench: {}", self.headline()), STYLE, &main)
     }
 
-    /// Its header.
+    /// Its title: the results, and what was measured if all name the same.
     #[must_use]
     pub fn headline(&self) -> String {
         let labels: Vec<&str> = self.sources.iter().map(|source| source.label.as_str()).collect();
-        match &self.baseline {
-            Some(baseline) => format!("{} against {}", labels.join(", "), baseline.label),
-            None => labels.join(", "),
+        let mut title = labels.join(", ");
+        if let Some(baseline) = &self.baseline {
+            let _ = write!(title, " against {}", baseline.label);
         }
+        let places: BTreeSet<Option<String>> = self.all().into_iter().map(Source::place).collect();
+        if let (1, Some(Some(place))) = (places.len(), places.first()) {
+            let _ = write!(title, " on {place}");
+        }
+        title
     }
 
     fn header(&self) -> String {
@@ -92,9 +97,12 @@ impl Report {
                 (Some(least), Some(most)) => format!("runs of each: {least} to {most}"),
                 _ => String::new(),
             };
+            let place = source
+                .place()
+                .map_or_else(String::new, |place| format!(", measured on {}", escape(&place)));
             let _ = writeln!(
                 text,
-                "<p class=\"lead\">{role}<b>{}</b>, {} {}; cells: {}, {runs}</p>",
+                "<p class=\"lead\">{role}<b>{}</b>, {} {}{place}; cells: {}, {runs}</p>",
                 escape(&source.label),
                 source.kind.words(),
                 escape(&source.path.display().to_string()),
@@ -292,10 +300,11 @@ fn section_of(charts: &[Chart], section: Section, id: &str, title: &str, text: &
         let _ = write!(
             markup,
             "<figure id=\"{}\"{class}>\n<figcaption><h3>{}</h3>{caption}</figcaption>\n\
-             <div style=\"min-width:{}px;max-width:{}px\">{}</div></figure>\n",
+             <div class=\"plot\"><div style=\"min-width:{}px;max-width:{}px\">{}</div></div></figure>\n",
             chart.id,
             escape(&chart.title),
-            width * 4 / 5,
+            // A wide one scrolls in its card; the others shrink with it.
+            if width > WIDE { width * 4 / 5 } else { 0 },
             width * 9 / 8,
             chart.drawing.markup()
         );

@@ -1,4 +1,4 @@
-//! Means with standard deviations as bars, by record size and level, as in published articles.
+//! Medians with their intervals as bars, by record size and level: the same values as on the terminal and in comparisons.
 
 use super::chart::{Chart, Section, class, slug};
 use super::csv::Csv;
@@ -24,9 +24,34 @@ pub(super) const COLUMNS: [&str; 13] = [
     "high_95",
 ];
 
+/// The unit of the axes of all charts: neighbouring charts can be compared.
+pub(super) fn axis_of(sources: &[&Source], unit: Unit) -> AxisUnit {
+    let mut most_of_tests: Vec<(&str, f64)> = Vec::new();
+    for cell in sources.iter().flat_map(|source| &source.cells) {
+        let Some(value) = cell.middle().filter(|_| cell.unit == unit) else {
+            continue;
+        };
+        match most_of_tests.iter_mut().find(|(test, _)| *test == cell.key.test) {
+            Some((_, most)) => *most = most.max(value),
+            None => most_of_tests.push((&cell.key.test, value)),
+        }
+    }
+    let values = || most_of_tests.iter().map(|(_, most)| *most);
+    AxisUnit::common(
+        unit,
+        values().fold(f64::INFINITY, f64::min),
+        values().fold(0.0, f64::max),
+    )
+}
+
+/// The top of a whisker. An interval from very few runs is cut off rather than make all bars short.
+fn whisker_top(cell: &CellSummary, value: f64) -> f64 {
+    cell.interval.map_or(value, |(_, high)| high.min(2.0 * value))
+}
+
 /// The charts of a test in one unit.
-pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit) -> Vec<Chart> {
-    let is_shown = |cell: &CellSummary| cell.key.test == test && cell.unit == unit && cell.mean.is_some();
+pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit, axis: AxisUnit) -> Vec<Chart> {
+    let is_shown = |cell: &CellSummary| cell.key.test == test && cell.unit == unit && cell.middle().is_some();
     let layouts = Layout::of(sources, &is_shown);
     let parts = layouts.len();
     layouts
@@ -48,17 +73,16 @@ pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit) -> Vec<Chart> 
             }
             let most = shown
                 .iter()
-                .filter_map(|(_, _, _, cell)| Some(cell.mean? + cell.stddev.unwrap_or(0.0)))
+                .filter_map(|(_, _, _, cell)| Some(whisker_top(cell, cell.middle()?)))
                 .fold(0.0, f64::max);
-            let axis = AxisUnit::of(unit, most);
-            let mut grid = Grid::new(layout, &format!("{title}: means and standard deviations"));
+            let mut grid = Grid::new(layout, &format!("{title}: medians and their intervals"));
             let most = round_most(most / axis.divisor * 1.02);
             let y = grid.y_axis((0.0, most), &axis_title(test, axis.name), &plain);
             for (category, series, source, cell) in shown {
-                let mean = cell.mean.unwrap_or(0.0) / axis.divisor;
+                let value = cell.middle().unwrap_or(0.0);
                 let (from, slot) = grid.slot(category, series, layout.series.len());
                 let (x, width) = (from + 1.0, slot - 2.0);
-                let place = y.at(mean);
+                let place = y.at(value / axis.divisor);
                 let shape = format!("bar {}", class(series));
                 grid.drawing.rectangle(
                     &shape,
@@ -67,24 +91,25 @@ pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit) -> Vec<Chart> 
                     &tip(source, cell),
                 );
                 let mut top = place;
-                if let Some(stddev) = cell.stddev {
-                    let stddev = stddev / axis.divisor;
-                    top = y.at(mean + stddev);
-                    let bottom = y.at((mean - stddev).max(0.0));
+                if let Some((low, _)) = cell.interval {
+                    top = y.at(whisker_top(cell, value) / axis.divisor);
+                    let bottom = y.at(low.max(0.0) / axis.divisor);
                     grid.drawing
                         .whisker("whisker", x + width / 2.0, (top, bottom), (width / 4.0).min(5.0));
                 }
                 if slot >= 40.0 {
                     let middle = x + width / 2.0;
                     grid.drawing
-                        .text("value", "middle", (middle, top - 4.0), &three_digits(mean));
+                        .text("value", "middle", (middle, top - 4.0), &three_digits(value / axis.divisor));
                 }
             }
             let better = if least_better { " Lower is better." } else { "" };
             Chart {
                 id: slug(&format!("rate-{title}-{}", unit_word(unit))),
                 title,
-                caption: format!("Mean of the runs; whiskers are one standard deviation.{better}"),
+                caption: format!(
+                    "Median of the runs, or their mean where the file has no runs; whiskers are the 95 % interval.{better}"
+                ),
                 section: Section::Rates,
                 drawing: grid.drawing,
                 csv: csv.finish(),
@@ -111,9 +136,14 @@ pub(super) fn unit_word(unit: Unit) -> &'static str {
 
 fn tip(source: &Source, cell: &CellSummary) -> String {
     let value = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| rate(value, cell.unit));
-    let mut text = format!("{}, {}: mean {}", source.label, cell.key, value(cell.mean));
-    if cell.stddev.is_some() {
-        text.push_str(&format!(" ± {}", value(cell.stddev)));
+    let name = if cell.median.is_some() { "median" } else { "mean" };
+    let mut text = format!("{}, {}: {name} {}", source.label, cell.key, value(cell.middle()));
+    if let Some((low, high)) = cell.interval {
+        text.push_str(&format!(
+            " ({} to {})",
+            rate(low, cell.unit),
+            rate(high, cell.unit)
+        ));
     }
     text + &format!(", runs: {}", cell.runs)
 }

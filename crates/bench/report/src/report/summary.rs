@@ -99,7 +99,29 @@ pub struct CellSummary {
     pub duplicates: Option<Duplicates>,
 }
 
+impl CellSummary {
+    /// The value that charts show: the median; for a published table, the mean.
+    #[must_use]
+    pub fn middle(&self) -> Option<f64> {
+        self.median.or(self.mean)
+    }
+}
+
 impl Source {
+    /// Where it was measured: the target, with the model or name of its device; `None` if the file does not say.
+    #[must_use]
+    pub fn place(&self) -> Option<String> {
+        let of = |name: &str| {
+            let mut environment = self.background.environment.iter();
+            let (_, value) = environment.find(|(other, value)| other == name && !value.is_empty())?;
+            Some(value.as_str())
+        };
+        match (of("target"), of("device")) {
+            (Some(target), Some(device)) => Some(format!("{target} ({device})")),
+            (one, other) => one.or(other).map(str::to_owned),
+        }
+    }
+
     /// Labels of results; `taken` are the labels of others.
     pub(super) fn of(results: &Results, taken: &mut HashSet<String>, options: &Options) -> Self {
         let mut cells: Vec<CellSummary> = results.cells.iter().map(|cell| complete(cell, options)).collect();

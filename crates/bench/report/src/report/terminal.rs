@@ -43,6 +43,9 @@ impl Report {
                     look.colour
                 )
             );
+            if let Some(place) = source.place() {
+                let _ = writeln!(text, "{:<10}{}", "", paint(&place, Style::Dim, look.colour));
+            }
         }
         let sources = self.all();
         for (test, unit) in tests_of(&sources) {
@@ -109,7 +112,7 @@ impl Report {
         let mut table = Table::new(heads);
         let most = rows
             .iter()
-            .filter_map(|(_, _, cell)| middle(cell))
+            .filter_map(|(_, _, cell)| cell.middle())
             .fold(0.0, f64::max);
         let plain = |text: String| (text, Style::Plain);
         for (at, source, cell) in rows {
@@ -120,7 +123,7 @@ impl Report {
             if several {
                 row.push((source.label.clone(), Style::Dim));
             }
-            let value = middle(cell);
+            let value = cell.middle();
             row.push(plain(bar(value.unwrap_or(0.0) / most, look.blocks)));
             row.push(plain(
                 value.map_or_else(|| "-".to_owned(), |value| rate(value, cell.unit)),
@@ -145,7 +148,7 @@ impl Report {
     }
 }
 
-/// Heading of the column of [`middle`].
+/// Heading of the column of [`CellSummary::middle`].
 fn name_of_middle(rows: &[(usize, &Source, &CellSummary)]) -> &'static str {
     let medians = rows.iter().filter(|(_, _, cell)| cell.median.is_some()).count();
     match medians {
@@ -153,11 +156,6 @@ fn name_of_middle(rows: &[(usize, &Source, &CellSummary)]) -> &'static str {
         some if some < rows.len() => "median or mean",
         _ => "median",
     }
-}
-
-/// The median; for a published table, the mean.
-fn middle(cell: &CellSummary) -> Option<f64> {
-    cell.median.or(cell.mean)
 }
 
 fn difference(cell: &CellReport) -> Vec<Field> {
