@@ -94,6 +94,38 @@ impl Default for Settings {
     }
 }
 
+/// Settings that were chosen for a cache and are stored in it, for its next openings. A missing one was not chosen. (The
+/// superblock has a codec in any case.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoredSettings {
+    /// See [`Settings::mode`].
+    pub mode: Option<Mode>,
+    /// See [`Settings::policy`].
+    pub policy: Option<PolicyKind>,
+    /// See [`Settings::sequential_cutoff`].
+    pub sequential_cutoff: Option<u64>,
+    /// See [`Settings::dirty_percent`].
+    pub dirty_percent: Option<u8>,
+    /// See [`Settings::strict_flush`].
+    pub strict_flush: Option<StrictFlush>,
+}
+
+impl StoredSettings {
+    /// The settings of an opening that chooses none: these, else the defaults.
+    #[must_use]
+    pub fn with_codec(&self, codec: CodecSpec) -> Settings {
+        let defaults = Settings::default();
+        Settings {
+            mode: self.mode.unwrap_or(defaults.mode),
+            policy: self.policy.unwrap_or(defaults.policy),
+            codec,
+            sequential_cutoff: self.sequential_cutoff.unwrap_or(defaults.sequential_cutoff),
+            dirty_percent: self.dirty_percent.unwrap_or(defaults.dirty_percent),
+            strict_flush: self.strict_flush.unwrap_or(defaults.strict_flush),
+        }
+    }
+}
+
 /// Maximum of [`Settings::dirty_percent`]. Reclaim can always continue with the rest.
 pub const DIRTY_PERCENT_MAX: u8 = 50;
 /// Default of [`Settings::dirty_percent`].

@@ -10,7 +10,7 @@ use crate::format::geometry::{Geometry, GeometryOptions, PAGE_BYTES, SUPERBLOCK_
 use crate::format::intent::IntentSector;
 use crate::format::manifest::{ManifestEntry, ManifestSector};
 use crate::format::superblock::{State, Superblock};
-use crate::settings::AfterCrash;
+use crate::settings::{AfterCrash, StoredSettings};
 use crate::units::Epoch;
 
 /// Options of a new cache.
@@ -50,6 +50,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         after_crash: AfterCrash::Warm,
         dirty: false,
         codec: options.codec,
+        settings: StoredSettings::default(),
         origin_fingerprint: None,
         origin_identity: options.origin_identity,
         origin_path: options.origin_path,

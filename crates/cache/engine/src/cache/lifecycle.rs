@@ -24,10 +24,12 @@
 //!
 //! Invariants:
 //! - The superblock says *open* before anything else is written, and *clean* after everything else is stable.
+//! - While shards run, the superblock is written to permit write-back and to store settings, nothing else.
 //! - The superblock says *dirty* before the first block can become dirty, and the host record before the first shard runs.
 
 use std::time::Duration;
 
+use flaz_codec::CodecSpec;
 use flaz_device::{Device, Env};
 
 use super::error::{CacheError, Unreadable};
@@ -36,14 +38,14 @@ use super::shard_set::{ShardSet, ShardsState};
 use super::start::{Start, open_superblock};
 use super::superblock::{
     mark_clean, mark_dirty, mark_dirty_served, mark_empty, mark_void, next_epoch, start_cold,
-    write_superblock,
+    store_settings_served, write_superblock,
 };
 use super::surroundings::Surroundings;
 use super::trust::{Trust, after_other_cache, of_device};
 use crate::format::superblock::Superblock;
 use crate::host_record::HostRecord;
 use crate::planted::{PlantedBug, planted};
-use crate::settings::AfterCrash;
+use crate::settings::{AfterCrash, StoredSettings};
 use crate::shard::{ImageError, Platform, Recovered};
 
 /// What to do with the contents of a cache at its opening.
@@ -167,6 +169,26 @@ impl Lifecycle {
             records.note_dirty(self.superblock.generation).await;
         }
         Ok(shards.permit_write_back(true).await?)
+    }
+
+    /// Stores settings in the superblock, for the next openings; they are stable on return. The settings of this opening do
+    /// not change. The host record is not written: the device may be ahead of it.
+    ///
+    /// # Errors
+    /// [`CacheError`] when the device fails, or was fenced. The device may have the old settings or these.
+    pub async fn store_settings<P: Platform, S: ShardSet>(
+        &mut self,
+        around: &Surroundings<P>,
+        shards: &S,
+        settings: StoredSettings,
+        codec: CodecSpec,
+    ) -> Result<(), CacheError> {
+        if shards.state().await?.fenced {
+            return Err(CacheError::Fenced);
+        }
+        let (cache, writes) = (&*around.cache, shards.origin_writes());
+        let stored = (settings, codec);
+        store_settings_served(&around.env, cache, &mut self.superblock, writes, stored).await
     }
 
     /// Stops the shards and closes the cache. No requests arrive any more. Returns the number of blocks that the origin

@@ -39,7 +39,7 @@ use self::surroundings::Surroundings;
 use crate::format::superblock::Superblock;
 use crate::host_record::HostRecords;
 use crate::router::LocalShards;
-use crate::settings::{AfterCrash, Mode, Settings};
+use crate::settings::{AfterCrash, Mode, Settings, StoredSettings};
 use crate::shard::{OriginWrites, Platform, Recovered};
 use crate::stats::StatsSnapshot;
 use crate::volume::IoError;
@@ -129,6 +129,18 @@ impl<P: Platform> LocalCache<P> {
     /// As [`Lifecycle::permit_write_back`].
     pub async fn permit_write_back(&mut self) -> Result<(), CacheError> {
         self.lifecycle.permit_write_back(&self.around, &self.group).await
+    }
+
+    /// Stores settings for the next openings.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::store_settings`].
+    pub async fn store_settings(&mut self, settings: StoredSettings) -> Result<(), CacheError> {
+        let codec = self.superblock().codec;
+        let (around, group) = (&self.around, &self.group);
+        self.lifecycle
+            .store_settings(around, group, settings, codec)
+            .await
     }
 
     /// Writes all dirty blocks to the origin.

@@ -1,5 +1,6 @@
 //! Reading the superblock, and its states before, while and after a cache is served.
 
+use flaz_codec::CodecSpec;
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
@@ -8,7 +9,7 @@ use crate::format::FormatError;
 use crate::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::superblock::{EPOCH_END, State, Superblock};
 use crate::planted::{PlantedBug, planted};
-use crate::settings::AfterCrash;
+use crate::settings::{AfterCrash, StoredSettings};
 use crate::shard::OriginWrites;
 use crate::units::Epoch;
 
@@ -207,15 +208,49 @@ pub(super) async fn mark_dirty_served<C: Device, E: Env>(
     if superblock.dirty {
         return Ok(());
     }
-    let marked = async {
-        match mark_dirty(cache, superblock).await {
+    let marked = while_served(env, writes, mark_dirty(cache, superblock)).await;
+    superblock.dirty = marked.is_ok();
+    marked
+}
+
+/// Stores settings in the superblock while shards are served from the device. After an error the device may have the old
+/// settings or the new ones.
+///
+/// # Errors
+/// [`CacheError`] if the device fails, or a setting cannot be stored.
+pub(super) async fn store_settings_served<C: Device, E: Env>(
+    env: &E,
+    cache: &C,
+    superblock: &mut Superblock,
+    writes: &OriginWrites,
+    (settings, codec): (StoredSettings, CodecSpec),
+) -> Result<(), CacheError> {
+    let before = (superblock.settings, superblock.codec);
+    if before == (settings, codec) {
+        return Ok(());
+    }
+    (superblock.settings, superblock.codec) = (settings, codec);
+    let stored = while_served(env, writes, write_superblock(cache, superblock)).await;
+    if stored.is_err() {
+        (superblock.settings, superblock.codec) = before;
+    }
+    stored
+}
+
+/// Awaits a write of the superblock while shards are served: a flush that fails is reported to them, and a flush of theirs
+/// that has failed is an error here.
+async fn while_served<E: Env>(
+    env: &E,
+    writes: &OriginWrites,
+    written: impl Future<Output = Result<(), CacheError>>,
+) -> Result<(), CacheError> {
+    let written = async {
+        match written.await {
             Err(CacheError::Device(error)) if error.op == DeviceOp::Flush => Err(error),
             outcome => Ok(outcome),
         }
     };
-    let marked = writes.cache_flushed(env, marked).await;
-    superblock.dirty = matches!(marked, Ok(Ok(())));
-    marked?
+    writes.cache_flushed(env, written).await?
 }
 
 /// Discards the contents of earlier openings: at the user's request, or if structures needed to trust them are damaged.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`geometry`] | the layout of the device |
 //! | [`superblock`] | identity, geometry and state, in two slots |
+//! | `stored_settings` | the settings in a superblock |
 //! | [`manifest`] | the state of each region |
 //! | [`intent`] | sectors of the intent bitmap |
 //! | [`shard_state`] | one page a shard: location of the index image of a clean stop |
@@ -18,6 +19,7 @@ pub mod geometry;
 pub mod intent;
 pub mod manifest;
 pub mod shard_state;
+mod stored_settings;
 pub mod summary;
 pub mod superblock;
 

@@ -14,15 +14,16 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::geometry::{Geometry, PAGE_BYTES, SUPERBLOCK_BYTES};
+use crate::format::stored_settings::RawSettings;
 use crate::format::{FormatError, checksum_without};
-use crate::settings::AfterCrash;
+use crate::settings::{AfterCrash, StoredSettings};
 use crate::units::Epoch;
 use crate::volume::STRIPE_BYTES;
 
 /// First eight bytes of a cache device.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZCACH");
 /// The format version that this build reads and writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const WHAT: &str = "superblock";
 const NUMBERS_EXPECTED: &str = "numbers that others can follow";
 /// Largest accepted generation: no cache is written that often.
@@ -67,7 +68,8 @@ struct RawSuperblock {
     stripes: U64,
     index_table_offset: U64,
     index_table_bytes: U64,
-    reserved: [u8; 368],
+    settings: RawSettings,
+    reserved: [u8; 352],
     volumes: [RawVolume; VOLUMES_MAX],
     reserved_end: [u8; 512],
 }
@@ -139,6 +141,8 @@ pub struct Superblock {
     pub dirty: bool,
     /// Default codec for new blocks.
     pub codec: CodecSpec,
+    /// The other settings that were chosen for this cache.
+    pub settings: StoredSettings,
     /// Fingerprint of the origin at a clean stop, or at this opening: see [`crate::fingerprint`]. Stored only while
     /// *clean*.
     pub origin_fingerprint: Option<NonZeroU32>,
@@ -159,7 +163,8 @@ impl Superblock {
     /// The contents of a slot: [`SUPERBLOCK_BYTES`].
     ///
     /// # Errors
-    /// [`FormatError::Field`] if identity or path are too long, or epoch or generation would be refused when read back.
+    /// [`FormatError::Field`] if identity or path are too long, or epoch, generation or settings would be refused when read
+    /// back.
     pub fn to_bytes(&self) -> Result<Vec<u8>, FormatError> {
         if self.epoch.0 == EPOCH_END || self.generation > GENERATION_MAX {
             let found = format!("{} and {}", self.epoch.0, self.generation);
@@ -231,7 +236,8 @@ impl Superblock {
             stripes: U64::new(geometry.origin_len.div_ceil(STRIPE_BYTES)),
             index_table_offset: U64::new(0),
             index_table_bytes: U64::new(0),
-            reserved: [0; 368],
+            settings: RawSettings::of(&self.settings)?,
+            reserved: [0; 352],
             volumes,
             reserved_end: [0; 512],
         };
@@ -369,6 +375,7 @@ impl Superblock {
             after_crash: AfterCrash::Warm,
             dirty: raw.features.get() & FEATURE_DIRTY != 0,
             codec,
+            settings: raw.settings.parse()?,
             origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()).filter(|_| state == State::Clean),
             origin_identity: text(&texts.identity, texts.identity_len, "origin identity")?,
             origin_path: text(&texts.path, texts.path_len, "origin path")?,
@@ -380,6 +387,7 @@ impl Superblock {
 mod tests {
     use super::*;
     use crate::format::geometry::GeometryOptions;
+    use crate::settings::Mode;
 
     fn superblock() -> Superblock {
         Superblock {
@@ -393,6 +401,11 @@ mod tests {
             after_crash: AfterCrash::Warm,
             dirty: true,
             codec: CodecSpec::default(),
+            settings: StoredSettings {
+                mode: Some(Mode::WriteBack),
+                sequential_cutoff: Some(4 << 20),
+                ..StoredSettings::default()
+            },
             origin_fingerprint: NonZeroU32::new(77),
             origin_identity: "file:inode=5".into(),
             origin_path: "/dev/slow".into(),
@@ -408,6 +421,21 @@ mod tests {
             assert!(Superblock::parse(&page, 64 << 20).is_err(), "byte {at}");
             page[at] ^= 4;
         }
+    }
+
+    #[test]
+    fn a_superblock_of_the_previous_version_is_refused() {
+        let mut page = superblock().to_bytes().expect("fits");
+        page[8..12].copy_from_slice(&(VERSION - 1).to_le_bytes());
+        let checksum = checksum_without(&page[..PAGE_BYTES], 12);
+        page[12..16].copy_from_slice(&checksum.to_le_bytes());
+        let error = Superblock::parse(&page, 64 << 20)
+            .expect_err("an old version")
+            .to_string();
+        assert!(
+            error.contains("format version 2, expected 3") && error.contains("flaz create"),
+            "{error}"
+        );
     }
 
     #[test]

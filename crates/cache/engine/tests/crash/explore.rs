@@ -605,5 +605,6 @@ fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
         ground: Rc::clone(ground),
         past,
         memory: moment.memory,
+        policies: moment.policies.clone(),
     }
 }

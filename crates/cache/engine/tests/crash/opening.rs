@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::cache::{CacheError, LocalCache};
+use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
-use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::settings::{Mode, Settings, StoredSettings};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::{IoError, Volume, segment_lens};
 use flaz_sim::{SimDisk, SimEnv};
@@ -22,7 +23,7 @@ use super::workload::{Op, Place};
 /// State shared by the clients of one opening.
 pub struct Opening {
     pub env: SimEnv,
-    /// `None` while write-back is being permitted.
+    /// `None` while a client changes it.
     pub cache: RefCell<Option<LocalCache<Simulated>>>,
     pub shards: LocalShards<Simulated>,
     pub volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
@@ -36,6 +37,8 @@ pub struct Opening {
     pub disk: Rc<SimDisk>,
     pub origin: Rc<SimDisk>,
     pub past: Rc<Cell<Past>>,
+    /// The policy that the cache device has.
+    pub stored_policy: Rc<StoredPolicy>,
     /// A request with FUA was made.
     pub asked_fua: Cell<bool>,
     /// The cache is being stopped while clients are running; they may get an error for that.
@@ -46,6 +49,40 @@ pub struct Opening {
     pub damages: Cell<u64>,
     /// The first failure.
     pub failure: Cell<Option<String>>,
+}
+
+/// The policies that the superblock may have after a crash: the last one that was stored, and those whose storing did not end
+/// or failed since.
+#[derive(Debug)]
+pub struct StoredPolicy(RefCell<Vec<Option<PolicyKind>>>);
+
+impl StoredPolicy {
+    pub fn known(may_be: &[Option<PolicyKind>]) -> Self {
+        Self(RefCell::new(may_be.to_vec()))
+    }
+
+    fn starts(&self, policy: PolicyKind) {
+        self.0.borrow_mut().push(Some(policy));
+    }
+
+    fn ends(&self, policy: PolicyKind) {
+        self.0.replace(vec![Some(policy)]);
+    }
+
+    pub fn may_be(&self) -> Vec<Option<PolicyKind>> {
+        self.0.borrow().clone()
+    }
+
+    /// An opening has found this one.
+    pub fn found(&self, policy: Option<PolicyKind>) -> Result<(), String> {
+        let before = self.0.replace(vec![policy]);
+        if before.contains(&policy) {
+            return Ok(());
+        }
+        Err(format!(
+            "the policy {policy:?} is stored, expected one of {before:?}"
+        ))
+    }
 }
 
 pub async fn client_task(opening: Rc<Opening>, ops: Vec<Op>) {
@@ -181,7 +218,9 @@ impl Opening {
                 Ok(())
             }
             Op::Policy(policy) => {
-                self.set(|settings| settings.policy = policy);
+                if self.store_policy(policy).await? {
+                    self.set(|settings| settings.policy = policy);
+                }
                 Ok(())
             }
             Op::Cutoff { bytes } => {
@@ -201,15 +240,44 @@ impl Opening {
         self.shards.iter().for_each(|shard| shard.set(&settings));
     }
 
-    /// Permits write-back, which a change of mode requires; false: the cache device failed.
-    async fn permit_write_back(&self) -> Result<bool, String> {
-        let mut cache = loop {
+    /// The cache, which one client at a time may change; `None`: it is being stopped.
+    async fn take_cache(&self) -> Option<LocalCache<Simulated>> {
+        loop {
             let cache = self.cache.take();
             match cache {
-                Some(cache) => break cache,
-                None if self.stopping.get() => return Ok(false),
+                Some(cache) => return Some(cache),
+                None if self.stopping.get() => return None,
                 None => self.env.sleep(Duration::from_millis(1)).await,
             }
+        }
+    }
+
+    /// Stores the policy for the next openings; false: the cache device failed, or the cache is being stopped.
+    async fn store_policy(&self, policy: PolicyKind) -> Result<bool, String> {
+        let Some(mut cache) = self.take_cache().await else {
+            return Ok(false);
+        };
+        let settings = StoredSettings {
+            policy: Some(policy),
+            ..cache.superblock().settings
+        };
+        self.stored_policy.starts(policy);
+        let stored = cache.store_settings(settings).await;
+        *self.cache.borrow_mut() = Some(cache);
+        match stored {
+            Ok(()) => {
+                self.stored_policy.ends(policy);
+                Ok(true)
+            }
+            Err(CacheError::Device(_) | CacheError::Fenced) if self.disk.stats().errors > 0 => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Permits write-back, which a change of mode requires; false: the cache device failed.
+    async fn permit_write_back(&self) -> Result<bool, String> {
+        let Some(mut cache) = self.take_cache().await else {
+            return Ok(false);
         };
         self.past.set(Past {
             kept_back: true,

@@ -8,6 +8,7 @@ use flaz_device::{DeviceOp, Env, Nanos};
 use flaz_engine::cache::{CacheError, LocalCache};
 use flaz_engine::check::{Finding, walk};
 use flaz_engine::host_record::HostRecord;
+use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
@@ -17,7 +18,7 @@ use futures_util::future::{join, join_all};
 
 use super::damage::{Damage, damage, damage_newest};
 use super::host::{Host, Notes};
-use super::opening::{Opening, client_task};
+use super::opening::{Opening, StoredPolicy, client_task};
 use super::oracle::{Crash, Ground, Oracle};
 use super::sectors::{Print, SECTOR};
 use super::workload::{Op, Shape, Step};
@@ -45,6 +46,8 @@ pub struct Start {
     pub past: Past,
     /// The host record.
     pub memory: Option<HostRecord>,
+    /// The policies that may be stored in the superblock.
+    pub policies: Vec<Option<PolicyKind>>,
 }
 
 /// Earlier events that affect what may be demanded.
@@ -87,6 +90,7 @@ pub struct Moment {
     pub cache: DiskMoment,
     pub origin: DiskMoment,
     pub memory: Option<HostRecord>,
+    pub policies: Vec<Option<PolicyKind>>,
 }
 
 /// The events of a life.
@@ -188,6 +192,7 @@ impl Life {
             ground: Rc::new(ground.settled()),
             past: end.past,
             memory: end.memory,
+            policies: end.policies.clone(),
         }
     }
 }
@@ -217,6 +222,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
     let past = Rc::new(Cell::new(start.past));
     let host = Host::remembering(start.memory);
     let opening = Rc::new(Cell::new(true));
+    let stored_policy = Rc::new(StoredPolicy::known(&start.policies));
     let watcher = Rc::new(Watcher {
         env: env.clone(),
         cache: Rc::clone(&cache),
@@ -225,6 +231,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         past: Rc::clone(&past),
         host: Rc::clone(&host),
         opening: Rc::clone(&opening),
+        stored_policy: Rc::clone(&stored_policy),
         moments: RefCell::default(),
     });
     if script.watch {
@@ -241,6 +248,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         past,
         host,
         opening,
+        stored_policy,
         warm: None,
         doing: "opening the cache",
         did: Counts::default(),
@@ -292,6 +300,7 @@ struct Watcher {
     host: Rc<Host>,
     /// The cache is being opened.
     opening: Rc<Cell<bool>>,
+    stored_policy: Rc<StoredPolicy>,
     moments: RefCell<Vec<Moment>>,
 }
 
@@ -334,6 +343,7 @@ impl Watcher {
             cache: self.cache.moment(),
             origin: self.origin.moment(),
             memory: self.host.memory(),
+            policies: self.stored_policy.may_be(),
         });
     }
 }
@@ -348,6 +358,7 @@ struct Living<'a> {
     past: Rc<Cell<Past>>,
     host: Rc<Host>,
     opening: Rc<Cell<bool>>,
+    stored_policy: Rc<StoredPolicy>,
     warm: Option<bool>,
     /// The current activity, for a life that does not end.
     doing: &'static str,
@@ -484,6 +495,7 @@ impl Living<'_> {
             }
             Err(error) => return Err(format!("the cache does not open: {error}")),
         };
+        self.stored_policy.found(cache.superblock().settings.policy)?;
         let stopped = matches!(cache.start, flaz_engine::cache::Start::Warm(_));
         let warm = cache.stats().holdings.cached_blocks > 0;
         self.kinds.opened_failing += u64::from(failing);
@@ -521,6 +533,7 @@ impl Living<'_> {
             disk: Rc::clone(&self.cache),
             origin: Rc::clone(&self.origin),
             past: Rc::clone(&self.past),
+            stored_policy: Rc::clone(&self.stored_policy),
             asked_fua: Cell::new(false),
             stopping: Cell::new(false),
             under_way: Cell::new(0),
@@ -575,7 +588,7 @@ impl Living<'_> {
         let stop = async {
             self.env.sleep(Duration::from_micros(us)).await;
             opening.stopping.set(true);
-            // Not while write-back is being permitted.
+            // Not while a client changes it.
             let cache = loop {
                 match opening.cache.take() {
                     Some(cache) => break cache,

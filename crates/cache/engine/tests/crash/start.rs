@@ -99,6 +99,7 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
         ground: Rc::new(Ground::known(&shape.spots, |_| Print::of_version(0))),
         past: Past::default(),
         memory: None,
+        policies: vec![None],
     };
     for turn in 0..FILL_TURNS_MAX {
         let filler = Scenario::filler(base, turn, shape);

@@ -72,6 +72,7 @@ pub enum Op {
     },
     /// Applies to all clients from now on.
     Mode(Mode),
+    /// Stored for the next openings as well.
     Policy(PolicyKind),
     /// From now on sequential streams longer than this bypass the cache; 0: none.
     Cutoff {

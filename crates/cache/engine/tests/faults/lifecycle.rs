@@ -2,7 +2,8 @@
 
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CacheError, read_superblock};
-use flaz_engine::settings::Mode;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{Mode, StoredSettings, StrictFlush};
 use flaz_engine::volume::Volume;
 use flaz_sim::EventStage::Issued;
 use flaz_sim::FaultRates;
@@ -49,6 +50,80 @@ pub fn fenced_cache_is_void_before_images_are_saved() {
             next.sim.block_on(async { next.open().await.check_all().await });
         }
     }
+}
+
+/// Settings are stored while clients write. After any cut the superblock has the old or the new ones, and the new ones once
+/// they are stored; the contents survive.
+#[test]
+pub fn stored_settings_survive_every_cut() {
+    let world = World::new(53, Mode::WriteBack);
+    let new = StoredSettings {
+        mode: Some(Mode::WriteAround),
+        policy: Some(PolicyKind::Fifo),
+        sequential_cutoff: Some(0),
+        dirty_percent: Some(7),
+        strict_flush: Some(StrictFlush::Never),
+    };
+    let (moments, stored) = world.sim.block_on(async {
+        let mut live = world.open().await;
+        for block in 0..8 {
+            live.write(block).await;
+        }
+        live.volume.flush().await.expect("the devices are well");
+        let moments = world.watch();
+        live.cache.store_settings(new).await.expect("the device is well");
+        let stored = moments.borrow().len();
+        // Events of which the store is no part.
+        live.volume.flush().await.expect("the devices are well");
+        live.env.sleep(CLEARED).await;
+        world.unwatch();
+        (moments.take(), stored)
+    });
+    assert!(stored > 4, "two slots are written and flushed");
+    assert!(moments.len() > stored, "something happens afterwards");
+    let mut seen = [0, 0];
+    for (at, moment) in moments.iter().enumerate() {
+        for left in Left::ALL {
+            let next = world.boot(moment.number, moment.cut(left, Left::Everything));
+            let found = next.sim.block_on(read_superblock(&next.cache)).expect("is there");
+            let is_new = found.settings == new;
+            assert!(
+                is_new || found.settings == StoredSettings::default(),
+                "{:?}",
+                found.settings
+            );
+            assert!(is_new || at < stored, "at event {}: lost", moment.number);
+            seen[usize::from(is_new)] += 1;
+            next.sim.block_on(async { next.open().await.check_all().await });
+        }
+    }
+    assert!(seen[0] > 0, "a cut comes before the store");
+}
+
+/// A device that fails keeps the settings that it had, in memory and for the next start.
+#[test]
+pub fn settings_are_not_stored_on_a_failing_device() {
+    let world = World::new(54, Mode::WriteThrough);
+    let new = StoredSettings {
+        policy: Some(PolicyKind::Fifo),
+        ..StoredSettings::default()
+    };
+    world.sim.block_on(async {
+        let mut live = world.open().await;
+        world.cache.fail_nth(DeviceOp::Write, 1);
+        let error = live.cache.store_settings(new).await.expect_err("the write fails");
+        assert!(matches!(error, CacheError::Device(_)), "{error}");
+        assert_eq!(live.cache.superblock().settings, StoredSettings::default());
+        live.cache
+            .store_settings(new)
+            .await
+            .expect("the device is well again");
+        live.write(1).await;
+        let superblock = live.stop().await.expect("stops");
+        assert_eq!(superblock.settings, new);
+        let found = read_superblock(&world.cache).await.expect("is there");
+        assert_eq!(found.settings, new);
+    });
 }
 
 /// The origin fails flushes, so an empty cache does not start. It holds no dirty block, so it must not be marked dirty.

@@ -80,8 +80,8 @@ fn absurd_superblocks_are_refused() {
         |n: u64| n.to_le_bytes().to_vec(),
     );
     let cases = [
-        (8, u32s(1), "format version 1, expected 2: recreate the cache"),
-        (8, u32s(3), "format version 3"),
+        (8, u32s(2), "format version 2, expected 3: recreate the cache"),
+        (8, u32s(4), "format version 4"),
         (16, u64s(2), "features"),
         (40, u64s(u64::MAX), "generation"),
         (56, u64s(1 << 20), "device size"),
@@ -115,6 +115,10 @@ fn absurd_superblocks_are_refused() {
         (120, u64s(0), "stripes"),
         (120, u64s(u64::MAX), "stripes"),
         (136, u64s(4096), "index pages"),
+        (144, vec![5], "mode"),
+        (145, vec![4], "policy"),
+        (146, vec![255], "strict flush"),
+        (147, vec![51], "dirty limit"),
         (528, u64s(0), "origin size"),
         (528, u64s(u64::MAX), "origin size"),
         (528, u64s(1 << 50), "device size"),
