@@ -13,10 +13,11 @@ use flaz_nbd::NbdAddress;
 use crate::bench::args::BenchArgs;
 use crate::choice::{choice, names};
 use crate::commands::study::StudyArgs;
+use crate::configuration::Given;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
 use crate::number::{THREADS_MAX, whole};
-use crate::settings::{Emulation, parse_dirty_limit};
+use crate::settings::{Emulation, SettingsPatch, parse_dirty_limit};
 use crate::size;
 
 /// Devices of the kernel's NBD client have 20 bits of minor numbers, of which partitions take 5.
@@ -30,6 +31,10 @@ A compressed SSD cache for block devices.
 flaz caches a slow block device (the origin) on an SSD, partition or file (the cache device) and serves the \
 cached device to NBD clients. Each cached block is compressed, so that the SSD caches more data than its \
 size. flaz stores no metadata on the origin.
+
+A cache is named by its device, or by its configuration: NAME stands for /etc/flaz/NAME.toml, and for other users than \
+root first for $XDG_CONFIG_HOME/flaz/NAME.toml; FLAZ_CONFIG_DIR names another directory. A path that ends in .toml is a \
+configuration too. `flaz create --name` writes one; its keys are the options of `flaz serve`.
 
 Sizes: 4096, 64KiB, 10G, 1.5GiB. K, M, G, T, P and KiB, MiB, .. are powers of 1024; kB, MB, .. are powers of \
 1000.
@@ -67,6 +72,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Show the contents, settings and counters of a cache
     Status(StatusArgs),
+    /// List the caches of this host, configured or running
+    List(ListArgs),
     /// Change settings of a running cache
     Set(SetArgs),
     /// Write all dirty blocks to the origin
@@ -87,7 +94,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Estimate what compression would save, in a flaz cache or in an SSD
     Study(StudyArgs),
-    /// Generate shell completions or manual pages
+    /// Generate shell completions, manual pages or systemd drop-ins
     #[command(hide = true)]
     Generate(GenerateArgs),
 }
@@ -107,6 +114,7 @@ warning.
 
 Examples:
   flaz create /dev/nvme0n1p3 --origin /dev/sdb
+  flaz create /dev/disk/by-id/SSD --origin /dev/disk/by-id/DISK --name disk
   flaz create cache.img --size 20G --origin disk.img --codec zstd:3")]
 pub struct CreateArgs {
     /// Cache device: a block device or a regular file. Its contents are overwritten
@@ -137,6 +145,10 @@ pub struct CreateArgs {
     /// bypassed
     #[arg(long, requires = "size")]
     pub sparse: bool,
+    /// Write the configuration NAME as well: /etc/flaz/NAME.toml, or $XDG_CONFIG_HOME/flaz/NAME.toml for other users than
+    /// root. One that exists is replaced with --force only
+    #[arg(long, value_name = "NAME", value_parser = device_name)]
+    pub name: Option<String>,
     /// Overwrite the contents of CACHE, also if idle LVM, device-mapper or loop devices use it. A device in use
     /// is still refused
     #[arg(long)]
@@ -170,10 +182,14 @@ Runs in the foreground until SIGTERM, SIGINT or `flaz stop`, then stops cleanly;
 second signal stops at once, as a crash would. Under systemd (Type=notify), `serve` reports when it is \
 ready.
 
+With the NAME of a configuration, options on the command line override those in the file. Settings without an option \
+have the value that `flaz set` has stored in the cache, else the default.
+
 The runtime directory is $FLAZ_RUNTIME_DIR if set, else /run/flaz for root, and $XDG_RUNTIME_DIR/flaz or \
 /tmp/flaz-UID for others. FLAZ_LOG=debug in the environment logs more, FLAZ_LOG=warn less.
 
 Examples:
+  flaz serve disk                                  as configured in /etc/flaz/disk.toml
   flaz serve /dev/nvme0n1p3 --nbd unix:/run/flaz/disk.sock
   flaz serve cache.img --nbd tcp:127.0.0.1:10809 --insecure-tcp
   flaz serve cache.img --mode write-around
@@ -182,9 +198,15 @@ Examples:
   nbdfuse mnt/disk nbd+unix:///?socket=/tmp/d.sock a file for losetup, without the nbd module
   flaz serve cache.img --emulate-origin hdd        emulate a slow origin")]
 pub struct ServeArgs {
-    /// Cache device created by `flaz create`
+    /// Cache device created by `flaz create`, or the NAME of a configuration
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
+    /// The options that were given.
+    #[arg(skip)]
+    pub given: Given,
+    /// The name of the configuration.
+    #[arg(skip)]
+    pub name: Option<String>,
     /// Path of the origin if it has changed since `flaz create`. It must be the same origin
     #[arg(long, value_name = "PATH")]
     pub origin: Option<PathBuf>,
@@ -196,7 +218,7 @@ pub struct ServeArgs {
     #[arg(long)]
     pub insecure_tcp: bool,
     /// Serve a block device on this machine, /dev/flaz/NAME, with the ublk driver of Linux 6.1 or later; over NBD only if
-    /// --nbd is also given. NAME is the UUID of the cache by default
+    /// --nbd is also given. NAME is by default that of the configuration, or the UUID of the cache
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, value_parser = device_name, group = "device")]
     pub ublk: Option<Option<String>>,
     /// Like --ublk, with the NBD client of Linux 5.14 or later: slower, for kernels without ublk, and not for swap space. The
@@ -216,26 +238,29 @@ pub struct ServeArgs {
     /// With --ublk: requests in flight of each queue [default: 64]
     #[arg(long, value_name = "N", requires = "ublk", conflicts_with = "nbd_device", value_parser = whole(1..=1024_u32))]
     pub ublk_depth: Option<u32>,
-    /// When a write is acknowledged, and what happens to the cached copy
-    #[arg(long, value_name = "MODE", value_parser = choice::<Mode>(), default_value_t = Mode::WriteThrough)]
-    pub mode: Mode,
+    /// When a write is acknowledged, and what happens to the cached copy [default: as set with `flaz set`, else
+    /// write-through]
+    #[arg(long, value_name = "MODE", value_parser = choice::<Mode>())]
+    pub mode: Option<Mode>,
     /// Number of threads that run shards [default: one per two cores]
     #[arg(long, value_name = "N", value_parser = whole(1..=THREADS_MAX))]
     pub threads: Option<u32>,
-    /// Admission and replacement policy
-    #[arg(long, value_name = "POLICY", value_parser = choice::<PolicyKind>(), default_value_t = PolicyKind::S3Fifo)]
-    pub policy: PolicyKind,
-    /// Do not cache sequential runs longer than this; 0 caches all
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size::parse)]
-    pub sequential_cutoff: u64,
-    /// Maximum share of the cache device for dirty data, in percent (1 to 50)
-    #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = parse_dirty_limit)]
-    pub dirty_limit: u8,
+    /// Admission and replacement policy [default: as set, else s3-fifo]
+    #[arg(long, value_name = "POLICY", value_parser = choice::<PolicyKind>())]
+    pub policy: Option<PolicyKind>,
+    /// Do not cache sequential runs longer than this; 0 caches all [default: as set, else 0]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub sequential_cutoff: Option<u64>,
+    /// Maximum share of the cache device for dirty data, in percent (1 to 50) [default: as set, else 25]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_dirty_limit)]
+    pub dirty_limit: Option<u8>,
     /// In write-back, when to record that data was flushed. After a crash, damage is detected in recorded data only
-    #[arg(long, value_name = "WHEN", value_parser = choice::<StrictFlush>(), default_value_t = StrictFlush::Auto)]
-    pub strict_flush: StrictFlush,
+    /// [default: as set, else auto]
+    #[arg(long, value_name = "WHEN", value_parser = choice::<StrictFlush>())]
+    pub strict_flush: Option<StrictFlush>,
     /// Codec for new blocks
-    #[arg(long, value_name = "CODEC", help = format!("Codec for new blocks: {} [default: as created]", flaz_codec::choices()))]
+    #[arg(long, value_name = "CODEC",
+        help = format!("Codec for new blocks: {} [default: as set, else as created]", flaz_codec::choices()))]
     pub codec: Option<CodecSpec>,
     /// Start with an empty cache, for example after the origin was changed without flaz
     #[arg(long)]
@@ -269,11 +294,39 @@ pub struct ServeArgs {
     pub emulate_cache: Option<Emulation>,
 }
 
+impl ServeArgs {
+    /// The settings that were given.
+    #[must_use]
+    pub fn settings(&self) -> SettingsPatch {
+        SettingsPatch {
+            mode: self.mode,
+            policy: self.policy,
+            codec: self.codec,
+            sequential_cutoff: self.sequential_cutoff,
+            dirty_limit: self.dirty_limit,
+            strict_flush: self.strict_flush,
+        }
+    }
+
+    /// The name of the block device, if there is one and it does not follow from the cache.
+    #[must_use]
+    pub fn device_name(&self) -> Option<String> {
+        let named = match (&self.ublk, &self.nbd_device) {
+            (Some(name), _) => name.clone(),
+            (None, Some(Some(NbdDevice::Name(name)))) => Some(name.clone()),
+            (None, Some(_)) => None,
+            (None, None) => return None,
+        };
+        named.or_else(|| self.name.clone())
+    }
+}
+
 /// The cache that a command addresses: by its device, or by its control socket.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct TargetArgs {
-    /// Cache device. Its UUID determines the default control socket; if it cannot be read, its daemon is found by the path
+    /// Cache device, or the NAME of a configuration. The cache's UUID determines the default control socket; if the device
+    /// cannot be read, its daemon is found by the path
     #[arg(value_name = "CACHE")]
     pub cache: Option<PathBuf>,
     /// Control socket, if not at the default path
@@ -302,6 +355,27 @@ pub struct StatusArgs {
     pub watch: Option<Duration>,
 }
 
+/// `flaz list`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Lists the configurations in /etc/flaz (for other users than root, those in $XDG_CONFIG_HOME/flaz before it), and running \
+caches without a configuration, which have no name. Caches of other users are listed for root only. HITS is the share of \
+blocks that were read from the cache since its start. DIRTY is the data that the origin lacks; of a cache that is not \
+running, it is only known whether there may be any.
+
+States: running, starting, stopping; degraded: served from the origin only; clean, unclean: not running, after a clean stop \
+or a crash; new: never served, or detached; missing, unreadable: the cache device; silent: its daemon does not answer; \
+invalid: the configuration is refused.
+
+Examples:
+  flaz list
+  flaz list --json | jq '.caches[] | select(.state == \"degraded\")'")]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `flaz set`.
 #[derive(Args, Debug)]
 #[command(override_usage = "flaz set [OPTIONS] <CACHE | --control PATH> <KEY=VALUE>...")]
@@ -314,10 +388,12 @@ Keys:
   dirty-limit        maximum dirty data on the cache device: 1 to 50 percent
   strict-flush       auto, always or never; see `flaz serve --help`
 
-Changes take effect at once and last until the daemon stops. Either all keys are changed or none.
+Changes take effect at once. They are stored in the cache for later starts, unless --until-restart is given; an option of \
+`flaz serve`, or a key of the configuration, overrides the stored value at a start. Either all keys are changed or none.
 
 Examples:
   flaz set /dev/nvme0n1p3 mode=write-around
+  flaz set disk mode=pass-through --until-restart
   flaz set --control mine.sock codec=zstd:3 sequential-cutoff=4M", names::<Mode>(), names::<PolicyKind>()))]
 pub struct SetArgs {
     /// Cache device (omit it with --control), then the settings to change
@@ -326,6 +402,9 @@ pub struct SetArgs {
     /// Control socket, if not at the default path
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+    /// Do not store the change: the next start has the settings of before
+    #[arg(long)]
+    pub until_restart: bool,
     /// Print the resulting settings as JSON
     #[arg(long)]
     pub json: bool,
@@ -407,7 +486,7 @@ Examples:
   flaz check /dev/nvme0n1p3
   flaz check cache.img --json | jq .bad")]
 pub struct CheckArgs {
-    /// Cache device
+    /// Cache device, or the NAME of a configuration
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
     /// Print JSON
@@ -429,7 +508,7 @@ Examples:
   flaz remove-device disk
   flaz remove-device /dev/flaz/disk --force")]
 pub struct RemoveDeviceArgs {
-    /// Name of the block device
+    /// Name of the block device, or of its configuration
     #[arg(value_name = "NAME|/dev/flaz/NAME", value_parser = left_device)]
     pub name: String,
     /// Remove it although it is in use
@@ -450,7 +529,7 @@ Examples:
   flaz dump /dev/nvme0n1p3 | less
   flaz dump cache.img --json | jq 'select(.kind == \"region\")'")]
 pub struct DumpArgs {
-    /// Cache device
+    /// Cache device, or the NAME of a configuration
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
     /// Print JSON, one object per line
@@ -481,6 +560,12 @@ pub enum Generate {
         #[arg(value_name = "DIRECTORY")]
         directory: PathBuf,
     },
+    /// Drop-ins for flaz@NAME.service of each configuration, which order it after its devices
+    Systemd {
+        /// Existing directory to write to, for example the first one that systemd gives to a generator
+        #[arg(value_name = "DIRECTORY")]
+        directory: PathBuf,
+    },
 }
 
 /// Longest interval or timeout in seconds: one year.
@@ -497,7 +582,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// The last part of a path below `/dev/flaz`.
-fn device_name(text: &str) -> Result<String, String> {
+pub(crate) fn device_name(text: &str) -> Result<String, String> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if text.is_empty() || text.starts_with('.') || text.len() > 64 || !text.bytes().all(fits) {
         return Err(
@@ -564,11 +649,20 @@ where
 {
     let mut command = with_negative_values(Cli::command());
     let matches = command.try_get_matches_from_mut(args)?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    if let Command::Serve(serve) = &mut cli.command
+        && let (Some(command), Some(matches)) = (
+            command.find_subcommand("serve"),
+            matches.subcommand_matches("serve"),
+        )
+    {
+        serve.given = Given::of(command, matches);
+    }
+    Ok(cli)
 }
 
 /// No option name is a number, so a negative number is a value. Its parser rejects it and says what was expected.
-fn with_negative_values(command: clap::Command) -> clap::Command {
+pub(crate) fn with_negative_values(command: clap::Command) -> clap::Command {
     let negative = |arg: clap::Arg| {
         if arg.is_positional() || !arg.get_action().takes_values() {
             return arg;
@@ -617,19 +711,30 @@ mod tests {
         let Command::Serve(serve) = cli.command else {
             panic!("not serve")
         };
-        assert_eq!(
-            (serve.mode, serve.policy, serve.sequential_cutoff),
-            (Mode::WriteThrough, PolicyKind::S3Fifo, 0)
-        );
-        let chosen = Settings {
-            mode: serve.mode,
-            policy: serve.policy,
-            codec: serve.codec.unwrap_or_default(),
-            sequential_cutoff: serve.sequential_cutoff,
-            dirty_percent: serve.dirty_limit,
-            strict_flush: serve.strict_flush,
-        };
-        assert_eq!(chosen, Settings::default());
+        assert!(serve.settings().is_empty());
+        let help = Cli::command()
+            .find_subcommand("serve")
+            .expect("a command")
+            .clone()
+            .render_long_help();
+        let Settings {
+            mode,
+            policy,
+            codec: _,
+            sequential_cutoff,
+            dirty_percent,
+            strict_flush,
+        } = Settings::default();
+        let help = help.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        for default in [
+            mode.to_string(),
+            policy.to_string(),
+            sequential_cutoff.to_string(),
+            dirty_percent.to_string(),
+            strict_flush.to_string(),
+        ] {
+            assert!(help.contains(&format!("else {default}]")), "{default}");
+        }
         assert_eq!(serve.device_timeout, flaz_device::deadline::TIMEOUT_DEFAULT);
         let cli = Cli::try_parse_from(["flaz", "create", "c", "--origin", "o"]).unwrap();
         let Command::Create(create) = cli.command else {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`args`] | commands and options, with their help |
 //! | [`commands`] | one file per command |
+//! | [`configuration`] | `/etc/flaz/NAME.toml` |
 //! | [`host`], [`safety`] | [`flaz_server`]: the daemon, and the checks before a device is overwritten |
 //! | [`demo`] | `flaz demo`; the measurement is in [`flaz_demo`] |
 //! | [`bench`] | `flaz bench` |
@@ -19,6 +20,7 @@ pub mod args;
 pub mod bench;
 pub mod choice;
 pub mod commands;
+pub mod configuration;
 pub mod demo;
 pub mod error;
 pub mod log;
@@ -45,7 +47,8 @@ where
     };
     log::start(&cli.log);
     commands::output::set_quiet(cli.log.quiet);
-    match commands::run(cli.command) {
+    let mut command = cli.command;
+    match configuration::names::resolve(&mut command).and_then(|()| commands::run(command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
         Err(failure) => error::report(&failure),

@@ -4,7 +4,8 @@
 //! > {"v":1,"cmd":"status"}
 //! < {"v":1,"ok":true,"status":{..}}                  a StatusReport
 //! > {"v":1,"cmd":"set","mode":"write-around"}        keys as of `flaz set`, sequential-cutoff in bytes
-//! < {"v":1,"ok":true,"settings":{..}}                all settings then in force
+//! < {"v":1,"ok":true,"settings":{..}}                all settings then in force; the change is stored in the cache
+//! > {"v":1,"cmd":"set-until-restart","mode":".."}    the same, not stored
 //! > {"v":1,"cmd":"flush"}                            answered when all that was dirty is on the origin
 //! < {"v":1,"ok":true,"dirty_blocks":0}               written meanwhile, or damaged
 //! > {"v":1,"cmd":"detach"}                           the same, and write-through from now on; then stop
@@ -36,8 +37,10 @@ pub const REPLY_LINE_MAX: usize = 4 << 20;
 pub enum Request {
     /// Report status, settings and counters.
     Status {},
-    /// Change settings; either all of them or none.
+    /// Change settings, and store the change in the cache for later starts; either all of them or none.
     Set(SettingsPatch),
+    /// Change settings until the daemon stops; either all of them or none.
+    SetUntilRestart(SettingsPatch),
     /// Write all dirty blocks to the origin.
     Flush {},
     /// Write all dirty blocks to the origin, set write-through, and leave an empty cache at the stop that follows.
@@ -218,7 +221,8 @@ mod tests {
         };
         for request in [
             Request::Status {},
-            Request::Set(patch),
+            Request::Set(patch.clone()),
+            Request::SetUntilRestart(patch),
             Request::Flush {},
             Request::Detach {},
             Request::Stop { wait: false },

@@ -7,7 +7,7 @@ use std::fmt;
 use flaz_codec::{CodecSpec, SpecError};
 use flaz_engine::choice::{self, Choice, UnknownChoice};
 use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::{DIRTY_PERCENT_MAX, Mode, Settings, StrictFlush};
+use flaz_engine::settings::{DIRTY_PERCENT_MAX, Mode, Settings, StoredSettings, StrictFlush};
 use serde::{Deserialize, Serialize};
 
 use crate::size::{self, SizeError};
@@ -166,6 +166,49 @@ impl SettingsPatch {
     }
 }
 
+impl SettingsPatch {
+    /// `before`, the settings that a cache has stored, with the changes of this patch. Its codec is stored elsewhere.
+    #[must_use]
+    pub fn stored_over(&self, before: StoredSettings) -> StoredSettings {
+        StoredSettings {
+            mode: self.mode.or(before.mode),
+            policy: self.policy.or(before.policy),
+            sequential_cutoff: self.sequential_cutoff.or(before.sequential_cutoff),
+            dirty_percent: self.dirty_limit.or(before.dirty_percent),
+            strict_flush: self.strict_flush.or(before.strict_flush),
+        }
+    }
+
+    /// Stored settings as a patch, without a codec.
+    #[must_use]
+    pub fn of_stored(stored: &StoredSettings) -> Self {
+        Self {
+            mode: stored.mode,
+            policy: stored.policy,
+            codec: None,
+            sequential_cutoff: stored.sequential_cutoff,
+            dirty_limit: stored.dirty_percent,
+            strict_flush: stored.strict_flush,
+        }
+    }
+
+    /// The keys that this patch changes.
+    #[must_use]
+    pub fn keys(&self) -> Vec<&'static str> {
+        [
+            ("mode", self.mode.is_some()),
+            ("policy", self.policy.is_some()),
+            ("codec", self.codec.is_some()),
+            ("sequential-cutoff", self.sequential_cutoff.is_some()),
+            ("dirty-limit", self.dirty_limit.is_some()),
+            ("strict-flush", self.strict_flush.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(key, changes)| changes.then_some(key))
+        .collect()
+    }
+}
+
 /// Parses a dirty limit: a percentage, with or without `%`.
 ///
 /// # Errors
@@ -258,6 +301,27 @@ mod tests {
         assert_eq!(patch.strict_flush, Some(StrictFlush::Always));
         let json = serde_json::to_string(&patch).unwrap();
         assert_eq!(serde_json::from_str::<SettingsPatch>(&json).unwrap(), patch);
+        let keys: serde_json::Map<_, _> = serde_json::from_str(&json).unwrap();
+        let keys: std::collections::BTreeSet<_> = keys.keys().map(String::as_str).collect();
+        assert_eq!(
+            patch
+                .keys()
+                .into_iter()
+                .collect::<std::collections::BTreeSet<_>>(),
+            keys
+        );
+        let stored = patch.stored_over(StoredSettings::default());
+        assert_eq!(
+            stored.with_codec(patch.codec.unwrap()),
+            patch.applied_to(&Settings::default())
+        );
+        let without_codec = SettingsPatch { codec: None, ..patch };
+        assert_eq!(SettingsPatch::of_stored(&stored), without_codec);
+        assert_eq!(
+            SettingsPatch::default().stored_over(stored),
+            stored,
+            "others stay"
+        );
         assert!(SettingsPatch::parse::<&str>(&[]).unwrap().is_empty());
     }
 

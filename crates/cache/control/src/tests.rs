@@ -28,7 +28,7 @@ impl ControlHandler for Fake {
         self.asked.fetch_add(1, Ordering::SeqCst);
         match request {
             Request::Status {} => Reply::Status(Box::new(example())),
-            Request::Set(_) => Reply::Refused("not on a Sunday".to_owned()),
+            Request::Set(_) | Request::SetUntilRestart(_) => Reply::Refused("not on a Sunday".to_owned()),
             Request::Flush {} => Reply::Left { dirty_blocks: 3 },
             Request::Stop { .. } | Request::Detach {} => {
                 std::thread::sleep(STOP_TAKES);

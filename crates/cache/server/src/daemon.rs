@@ -46,6 +46,15 @@ pub const CLEAN_WITHIN: Duration = Duration::from_secs(48 * 3600);
 /// Maximum number of further writeback passes in a detach, for writes that arrive while it begins.
 const CLEAN_TURNS_MAX: u32 = 3;
 
+/// How long a change of settings lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// As long as the cache is served.
+    UntilRestart,
+    /// Also for later starts, which may choose other settings.
+    Stored,
+}
+
 /// A cache being served. Dropping it without [`Daemon::shutdown`] counts as a crash, on purpose.
 pub struct Daemon {
     spec: ServeSpec,
@@ -115,7 +124,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         warn_if_buffered("cache device", &cache_file);
         warn_if_buffered("origin", &origin_file);
     }
-    let settings = spec.settings(superblock.codec);
+    let settings = spec.settings(&superblock);
     let geometry = &superblock.geometry;
     let thread_count = thread_count(spec.threads, geometry.shard_count);
     let export = Export::new(geometry.origin_len).read_only(spec.read_only);
@@ -164,7 +173,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let started = Instant::now();
     let before = devices.state.origin();
     let around = devices.surroundings();
-    let opening = Lifecycle::open(&around, superblock, open_options(spec), &threads);
+    let opening = Lifecycle::open(&around, superblock, open_options(spec, settings.mode), &threads);
     let (lifecycle, opened) = runtime
         .block_on(opening)
         .map_err(|error| explain(error, &runtime, &devices.origin, before.as_ref()))?;
@@ -210,9 +219,9 @@ fn open_state(spec: &ServeSpec, uuid: Uuid) -> Result<Arc<StateFile>, HostError>
     Ok(Arc::new(StateFile::open(directory, uuid)))
 }
 
-fn open_options(spec: &ServeSpec) -> OpenOptions {
+fn open_options(spec: &ServeSpec, mode: Mode) -> OpenOptions {
     OpenOptions {
-        write_back: spec.mode == Mode::WriteBack,
+        write_back: mode == Mode::WriteBack,
         after_crash: spec.after_crash,
         discard: match (spec.discard_cache, spec.discard_dirty) {
             (false, _) => Discard::Nothing,
@@ -376,8 +385,8 @@ impl Daemon {
     /// Changes settings; returns the settings then in force.
     ///
     /// # Errors
-    /// A thread does not answer.
-    pub fn set(&self, patch: &SettingsPatch) -> Result<Settings, HostError> {
+    /// The change is refused, or cannot be stored; or a thread does not answer. In the first two cases nothing has changed.
+    pub fn set(&self, patch: &SettingsPatch, lasting: Lasting) -> Result<Settings, HostError> {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let next = patch.applied_to(&settings);
         if next.mode == Mode::WriteBack && self.detaching.load(Ordering::Relaxed) {
@@ -393,10 +402,33 @@ impl Daemon {
             let permit = lifecycle.permit_write_back(&around, &self.threads);
             Runtime::new(Config::default())?.block_on(permit)?;
         }
+        if lasting == Lasting::Stored {
+            self.store(patch)?;
+        }
         self.threads
             .ask(ANSWER_WITHIN, |reply| Order::Set(next.clone(), reply))?;
         *settings = next.clone();
         Ok(next)
+    }
+
+    /// Stores changed settings in the cache, for later starts.
+    fn store(&self, patch: &SettingsPatch) -> Result<(), HostError> {
+        let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.stopping.load(Ordering::SeqCst) {
+            return Err("the daemon is stopping: change settings after the next start".into());
+        }
+        let superblock = lifecycle.superblock();
+        let codec = patch.codec.unwrap_or(superblock.codec);
+        let settings = patch.stored_over(superblock.settings);
+        let around = self.devices.surroundings();
+        let storing = lifecycle.store_settings(&around, &self.threads, settings, codec);
+        let stored = Runtime::new(Config::default())?.block_on(storing);
+        Ok(stored.map_err(|error| {
+            format!(
+                "the settings were not changed, because they cannot be stored in the cache: {error}; to change them \
+                 until the next start only, use --until-restart"
+            )
+        })?)
     }
 
     /// Writes all dirty blocks to the origin. Returns the number of blocks that are still dirty: written in the
@@ -488,10 +520,11 @@ impl Daemon {
     }
 
     fn bring_all(&self) -> Result<(), HostError> {
-        self.set(&SettingsPatch {
+        let no_more = SettingsPatch {
             mode: Some(Mode::WriteThrough),
             ..SettingsPatch::default()
-        })?;
+        };
+        self.set(&no_more, Lasting::UntilRestart)?;
         let mut left = self.clean()?;
         for _ in 0..CLEAN_TURNS_MAX {
             if left == 0 {

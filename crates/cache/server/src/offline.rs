@@ -7,12 +7,13 @@ use flaz_control::report::{
     CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem,
     REPORT_SCHEMA, StatusReport,
 };
+use flaz_control::settings::SettingsPatch;
 use flaz_device::Device;
 use flaz_engine::cache::{self, CacheError, CreateOptions};
 use flaz_engine::check::{Finding, Object, walk};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::format::superblock::{State, Superblock};
-use flaz_engine::settings::Settings;
+use flaz_engine::settings::{Settings, StoredSettings};
 use flaz_runtime::file::{FileDevice, Hold, OpenMode, locked_by};
 use flaz_runtime::{Config, Runtime};
 use serde_json::{Value, json};
@@ -52,6 +53,38 @@ fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
 /// The device cannot be read, or holds no valid superblock.
 pub fn identify(cache: &Path) -> Result<Uuid, HostError> {
     Ok(superblock_of(cache)?.uuid)
+}
+
+/// A cache that is not asked through a daemon, as its superblock describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IdleCache {
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Its state; `Running` if a process holds it.
+    pub state: CacheState,
+    /// It contains, or may contain, dirty blocks.
+    pub may_be_dirty: bool,
+    /// The settings that it would start with.
+    pub settings: Settings,
+}
+
+/// Looks at a cache without its daemon, for a list.
+///
+/// # Errors
+/// The device cannot be read, or has no valid superblock.
+pub fn idle_cache(cache: &Path) -> Result<IdleCache, HostError> {
+    let superblock = superblock_of(cache)?;
+    Ok(IdleCache {
+        uuid: superblock.uuid,
+        state: match superblock.state {
+            State::Clean => CacheState::Clean,
+            State::Empty => CacheState::New,
+            State::Open if locked_by(cache).is_some() => CacheState::Running,
+            State::Open => CacheState::Unclean,
+        },
+        may_be_dirty: superblock.dirty,
+        settings: superblock.settings.with_codec(superblock.codec),
+    })
 }
 
 /// Formats a cache device. The caller has run all safety checks.
@@ -156,10 +189,7 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
             path: superblock.origin_path.clone().into(),
             size_bytes: superblock.geometry.origin_len,
         },
-        settings: Some(Settings {
-            codec: superblock.codec,
-            ..Settings::default()
-        }),
+        settings: Some(superblock.settings.with_codec(superblock.codec)),
         live: None,
         warnings,
     })
@@ -316,6 +346,13 @@ fn fields(object: &Object) -> Vec<(&'static str, Value)> {
     }
 }
 
+/// The settings that were chosen for a cache, by their keys.
+fn stored_settings(stored: &StoredSettings) -> Value {
+    let chosen = SettingsPatch::of_stored(stored);
+    // Names and numbers always have a JSON form.
+    serde_json::to_value(chosen).unwrap_or_default()
+}
+
 fn superblock_fields(superblock: &Superblock) -> Vec<(&'static str, Value)> {
     let geometry = &superblock.geometry;
     let state = match superblock.state {
@@ -330,6 +367,7 @@ fn superblock_fields(superblock: &Superblock) -> Vec<(&'static str, Value)> {
         ("epoch", json!(superblock.epoch.0)),
         ("valid_from_epoch", json!(superblock.valid_from_epoch.0)),
         ("codec", json!(superblock.codec.to_string())),
+        ("settings", stored_settings(&superblock.settings)),
         ("device_bytes", json!(geometry.device_len)),
         ("sector_bytes", json!(geometry.sector_bytes)),
         ("extent_bytes", json!(geometry.extent_bytes)),

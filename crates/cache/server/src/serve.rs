@@ -12,14 +12,14 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use flaz_control::settings::text_after;
+use flaz_control::settings::{SettingsPatch, text_after};
 use flaz_control::size::HumanDuration;
 use flaz_control::{ControlError, ControlHandler, Reply, Request, Server, chain};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::daemon::{Daemon, start};
+use crate::daemon::{Daemon, Lasting, start};
 use crate::error::HostError;
 use crate::life::{Life, Reason, STILL_STARTING};
 use crate::process::{lock_memory, prepare};
@@ -206,20 +206,27 @@ impl Handler {
         self.daemon.get().ok_or_else(|| STILL_STARTING.to_owned())
     }
 
+    fn set(&self, patch: &SettingsPatch, lasting: Lasting) -> Result<Reply, String> {
+        let settings = self
+            .running()?
+            .set(patch, lasting)
+            .map_err(|error| chain(error.as_ref()))?;
+        let until = match lasting {
+            Lasting::UntilRestart => "until the next start",
+            Lasting::Stored => "stored in the cache",
+        };
+        tracing::info!("new settings, {until}: {}", text_after(&settings, patch));
+        Ok(Reply::Settings(settings))
+    }
+
     fn answer(&self, request: Request) -> Result<Reply, String> {
         match request {
             Request::Status {} => {
                 let report = self.running()?.status().map_err(|error| chain(error.as_ref()))?;
                 Ok(Reply::Status(Box::new(report)))
             }
-            Request::Set(patch) => {
-                let settings = self
-                    .running()?
-                    .set(&patch)
-                    .map_err(|error| chain(error.as_ref()))?;
-                tracing::info!("new settings: {}", text_after(&settings, &patch));
-                Ok(Reply::Settings(settings))
-            }
+            Request::Set(patch) => self.set(&patch, Lasting::Stored),
+            Request::SetUntilRestart(patch) => self.set(&patch, Lasting::UntilRestart),
             Request::Flush {} => {
                 let dirty_blocks = self.running()?.clean().map_err(|error| chain(error.as_ref()))?;
                 Ok(Reply::Left { dirty_blocks })

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use flaz_codec::CodecSpec;
-use flaz_control::settings::Emulation;
-use flaz_engine::policy::PolicyKind;
-use flaz_engine::settings::{AfterCrash, Mode, Settings};
+use flaz_control::settings::{Emulation, SettingsPatch};
+use flaz_engine::format::superblock::Superblock;
+use flaz_engine::settings::{AfterCrash, Settings};
 use flaz_nbd::NbdAddress;
 
 use crate::block_device::BlockDeviceSpec;
@@ -39,18 +39,8 @@ pub struct ServeSpec {
     pub nbd: Vec<NbdAddress>,
     /// A block device on this machine.
     pub device: Option<BlockDeviceSpec>,
-    /// Mode, policy and sequential cut-off.
-    pub mode: Mode,
-    /// Admission and reclaim.
-    pub policy: PolicyKind,
-    /// Sequential runs longer than this many bytes are not admitted; 0 admits all.
-    pub sequential_cutoff: u64,
-    /// Maximum share of the cache device for dirty blocks, in percent.
-    pub dirty_percent: u8,
-    /// When the stable mark that follows a flush is written.
-    pub strict_flush: flaz_engine::settings::StrictFlush,
-    /// Codec for new blocks; by default the one in the superblock.
-    pub codec: Option<CodecSpec>,
+    /// Settings that were given; others are those in the superblock, else the defaults.
+    pub settings: SettingsPatch,
     /// Threads that drive shards; by default one for every two cores.
     pub threads: Option<u32>,
     /// Start with an empty cache if the cached data may not belong to the origin.
@@ -72,16 +62,10 @@ pub struct ServeSpec {
 }
 
 impl ServeSpec {
-    /// The settings at the start, given the codec in the superblock.
+    /// The settings at the start.
     #[must_use]
-    pub fn settings(&self, superblock_codec: CodecSpec) -> Settings {
-        Settings {
-            mode: self.mode,
-            policy: self.policy,
-            codec: self.codec.unwrap_or(superblock_codec),
-            sequential_cutoff: self.sequential_cutoff,
-            dirty_percent: self.dirty_percent,
-            strict_flush: self.strict_flush,
-        }
+    pub fn settings(&self, superblock: &Superblock) -> Settings {
+        let stored = superblock.settings.with_codec(superblock.codec);
+        self.settings.applied_to(&stored)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use flaz_engine::settings::{AfterCrash, Mode, Settings};
+use flaz_engine::settings::{AfterCrash, Mode};
 use flaz_engine::units::BLOCK_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -16,6 +16,7 @@ use crate::control::client::ANSWER;
 use crate::control::{Reply, Request};
 use crate::error::Failure;
 use crate::host::{self, CLEAN_WITHIN, Daemon, HostError};
+use crate::settings::SettingsPatch;
 use crate::size::HumanBytes;
 use flaz_server::ServeSpec;
 
@@ -84,18 +85,16 @@ fn alone<T>(
     idle: &IdleArgs,
     what: impl FnOnce(&Daemon) -> Result<T, HostError>,
 ) -> Result<T, HostError> {
-    let defaults = Settings::default();
     let spec = ServeSpec {
         cache: cache.to_owned(),
         origin: idle.origin.clone(),
         nbd: Vec::new(),
         device: None,
-        mode: Mode::WriteThrough,
-        policy: defaults.policy,
-        sequential_cutoff: defaults.sequential_cutoff,
-        dirty_percent: defaults.dirty_percent,
-        strict_flush: defaults.strict_flush,
-        codec: None,
+        // Nothing becomes dirty.
+        settings: SettingsPatch {
+            mode: Some(Mode::WriteThrough),
+            ..SettingsPatch::default()
+        },
         threads: None,
         discard_cache: false,
         discard_dirty: false,

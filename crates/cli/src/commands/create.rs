@@ -7,6 +7,7 @@ use flaz_engine::format::FormatError;
 
 use super::output;
 use crate::args::CreateArgs;
+use crate::configuration::draft::Draft;
 use crate::error::{Failure, chain};
 use crate::host;
 use crate::page;
@@ -26,6 +27,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
             args.origin.display()
         );
     }
+    let draft = Draft::of(args)?;
     let permission = Permission {
         size_bytes: args.size,
         sparse: args.sparse,
@@ -62,6 +64,9 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
         }
     };
     spec.cache.wipe_foreign_signatures()?;
+    if let Some(draft) = draft {
+        draft.write()?;
+    }
     if args.json {
         output::print_json(&report, true)
     } else {

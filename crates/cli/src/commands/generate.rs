@@ -1,4 +1,4 @@
-//! `flaz generate`, for packagers: completions and manual pages from the same definition as `--help`.
+//! `flaz generate`, for packagers: completions and manual pages from the same definition as `--help`; drop-ins for systemd.
 
 use std::io;
 
@@ -7,6 +7,7 @@ use clap::CommandFactory;
 use super::output;
 use super::output_file::OutputFiles;
 use crate::args::{Cli, Generate, GenerateArgs};
+use crate::configuration;
 use crate::error::Failure;
 
 /// Runs `flaz generate`.
@@ -20,6 +21,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
             clap_complete::generate(*shell, &mut Cli::command(), "flaz", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
+        Generate::Systemd { directory } => configuration::units::generate(directory),
         Generate::Man { directory } => {
             let mut command = Cli::command().disable_help_subcommand(true);
             command.build();

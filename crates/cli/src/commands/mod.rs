@@ -6,6 +6,7 @@ mod clean;
 mod create;
 mod dump;
 mod generate;
+mod list;
 pub(crate) mod output;
 pub(crate) mod output_file;
 mod remove_device;
@@ -28,6 +29,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::List(args) => list::run(&args),
         Command::Set(args) => set::run(&args),
         Command::Flush(args) => clean::flush(&args),
         Command::Detach(args) => clean::detach(&args),

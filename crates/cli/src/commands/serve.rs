@@ -79,24 +79,20 @@ fn has_block_device(args: &ServeArgs) -> bool {
 }
 
 fn block_device(args: &ServeArgs, uuid: &Uuid) -> Option<BlockDeviceSpec> {
-    let (name, driver) = match (&args.ublk, &args.nbd_device) {
-        (Some(name), _) => {
+    let driver = match (&args.ublk, &args.nbd_device) {
+        (Some(_), _) => {
             let queues = args.ublk_queues.map(|number| number as u16);
             let depth = args.ublk_depth.map(|number| number as u16);
-            (name.clone(), DriverSpec::Ublk { queues, depth })
+            DriverSpec::Ublk { queues, depth }
         }
-        (None, Some(Some(NbdDevice::Number(number)))) => (
-            None,
-            DriverSpec::Nbd {
-                number: Some(*number),
-            },
-        ),
-        (None, Some(Some(NbdDevice::Name(name)))) => (Some(name.clone()), DriverSpec::Nbd { number: None }),
-        (None, Some(None)) => (None, DriverSpec::Nbd { number: None }),
+        (None, Some(Some(NbdDevice::Number(number)))) => DriverSpec::Nbd {
+            number: Some(*number),
+        },
+        (None, Some(_)) => DriverSpec::Nbd { number: None },
         (None, None) => return None,
     };
     Some(BlockDeviceSpec {
-        name: name.unwrap_or_else(|| uuid.to_string()),
+        name: args.device_name().unwrap_or_else(|| uuid.to_string()),
         block_bytes: args.block_size,
         keep: args.keep_device,
         driver,
@@ -116,12 +112,7 @@ fn spec(args: &ServeArgs, uuid: &Uuid, nbd_default: PathBuf) -> ServeSpec {
         origin: args.origin.clone(),
         nbd,
         device: block_device(args, uuid),
-        mode: args.mode,
-        policy: args.policy,
-        sequential_cutoff: args.sequential_cutoff,
-        dirty_percent: args.dirty_limit,
-        strict_flush: args.strict_flush,
-        codec: args.codec,
+        settings: args.settings(),
         threads: args.threads,
         discard_cache: args.discard_cache,
         discard_dirty: args.discard_dirty,

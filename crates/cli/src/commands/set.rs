@@ -1,10 +1,11 @@
 //! `flaz set`: changes settings of a running cache.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{output, target};
 use crate::args::SetArgs;
+use crate::configuration;
 use crate::control::client::ANSWER;
 use crate::control::{Reply, Request};
 use crate::error::Failure;
@@ -19,12 +20,36 @@ pub fn run(args: &SetArgs) -> Result<(), Failure> {
     let (cache, assignments) = split(args)?;
     let patch = SettingsPatch::parse(&assignments)?;
     let mut client = target::require(cache.as_deref(), args.control.as_deref())?;
-    match client.ask(&Request::Set(patch.clone()), ANSWER)? {
-        Reply::Settings(settings) if args.json => output::print_json(&settings, true),
+    let request = if args.until_restart {
+        Request::SetUntilRestart(patch.clone())
+    } else {
+        Request::Set(patch.clone())
+    };
+    match client.ask(&request, ANSWER)? {
+        Reply::Settings(settings) if args.json => output::print_json(&settings, true)?,
         Reply::Settings(settings) => {
-            output::confirm(&format!("{}\n", page::settings_after(&settings, &patch)))
+            output::confirm(&format!("{}\n", page::settings_after(&settings, &patch)))?;
         }
-        _ => Err(client.unexpected("set").into()),
+        _ => return Err(client.unexpected("set").into()),
+    }
+    if let Some(cache) = cache.filter(|_| !args.until_restart) {
+        warn_if_overridden(&cache, &patch);
+    }
+    Ok(())
+}
+
+/// A key of the configuration overrides the stored setting at the next start.
+fn warn_if_overridden(cache: &Path, patch: &SettingsPatch) {
+    let Some(found) = configuration::of_cache(cache) else {
+        return;
+    };
+    for key in patch.keys().into_iter().filter_map(|key| found.key(key)) {
+        tracing::warn!(
+            "{} is also set in {}:{}, which overrides this change at the next start: change it there, or remove it there",
+            key.name,
+            found.path.display(),
+            key.line
+        );
     }
 }
 
@@ -63,6 +88,7 @@ mod tests {
         SetArgs {
             words: words.iter().map(OsString::from).collect(),
             control: control.map(PathBuf::from),
+            until_restart: false,
             json: false,
         }
     }

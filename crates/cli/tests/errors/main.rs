@@ -273,7 +273,7 @@ impl ControlHandler for Fake {
     fn handle(&self, request: Request) -> Reply {
         match request {
             Request::Status {} => Reply::Status(Box::new(serde_json::from_str(STATUS).unwrap())),
-            Request::Set(_) => {
+            Request::Set(_) | Request::SetUntilRestart(_) => {
                 Reply::Refused("the cache device failed: settings cannot be changed".to_owned())
             }
             Request::Flush {} | Request::Detach {} => Reply::Refused("the origin has no room".to_owned()),

@@ -2,7 +2,7 @@ use std::sync::mpsc;
 
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::format::geometry::GeometryOptions;
-use flaz_engine::settings::{AfterCrash, Settings};
+use flaz_engine::settings::AfterCrash;
 
 use super::*;
 use crate::threads::watched;
@@ -57,18 +57,15 @@ fn a_detach_during_a_stop_does_not_report_success() {
         create(&open(&cache), options).await.expect("it fits");
     });
     drop(runtime);
-    let defaults = Settings::default();
     let spec = ServeSpec {
         cache,
         origin: None,
         nbd: Vec::new(),
         device: None,
-        mode: Mode::WriteBack,
-        policy: defaults.policy,
-        sequential_cutoff: defaults.sequential_cutoff,
-        dirty_percent: defaults.dirty_percent,
-        strict_flush: defaults.strict_flush,
-        codec: None,
+        settings: SettingsPatch {
+            mode: Some(Mode::WriteBack),
+            ..SettingsPatch::default()
+        },
         threads: None,
         discard_cache: false,
         discard_dirty: false,
@@ -91,7 +88,9 @@ fn a_detach_during_a_stop_does_not_report_success() {
         mode: Some(Mode::WriteBack),
         ..SettingsPatch::default()
     };
-    let refused = daemon.set(&back).expect_err("the stop may have marked the cache");
+    let refused = daemon
+        .set(&back, Lasting::Stored)
+        .expect_err("the stop may have marked the cache");
     assert!(refused.to_string().contains("daemon is stopping"), "{refused}");
     daemon.stopping.store(false, Ordering::SeqCst);
     daemon.detach().expect("nothing is dirty");

@@ -1,0 +1,239 @@
+//! The configuration that `flaz create --name` writes: checked before the cache is made, written after it.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use super::{SUFFIX, directories};
+use crate::args::CreateArgs;
+use crate::error::Failure;
+
+/// Mode of the file: it has no secrets.
+const FILE_MODE: u32 = 0o644;
+/// Mode of a directory that is made for it.
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// A configuration that is not written yet.
+#[derive(Debug)]
+pub struct Draft {
+    path: PathBuf,
+    text: String,
+    /// Replace a file that exists.
+    replace: bool,
+}
+
+impl Draft {
+    /// The configuration that `args` ask for. Nothing is written.
+    ///
+    /// # Errors
+    /// There is one with this name, a path has no text, or the directory cannot be made.
+    pub fn of(args: &CreateArgs) -> Result<Option<Self>, Failure> {
+        let Some(name) = &args.name else { return Ok(None) };
+        let directory = directories().swap_remove(0);
+        let path = path_of(&directory, name);
+        if !args.force && path.symlink_metadata().is_ok() {
+            return Err(Failure::Usage(format!(
+                "create: the configuration {} exists: choose another --name, or replace it with --force",
+                path.display()
+            )));
+        }
+        DirBuilder::new()
+            .recursive(true)
+            .mode(DIRECTORY_MODE)
+            .create(&directory)
+            .map_err(Failure::system(format!("making {}", directory.display())))?;
+        let absolute = |path: &Path| {
+            let path = std::path::absolute(path).map_err(Failure::system(format!(
+                "finding the full path of {}",
+                path.display()
+            )))?;
+            path.to_str().map(str::to_owned).ok_or_else(|| {
+                Failure::Usage(format!(
+                    "create: {} is not UTF-8, which a configuration must be: use a symbolic link with a UTF-8 name",
+                    path.display()
+                ))
+            })
+        };
+        for path in [&args.cache, &args.origin] {
+            if let Some(stable) = stable_name(path, Path::new("/dev/disk")) {
+                tracing::warn!(
+                    "{} may be another disk after a restart of this machine: write {} into {}",
+                    path.display(),
+                    stable.display(),
+                    path_of(&directory, name).display()
+                );
+            }
+        }
+        let text = text(
+            name,
+            &absolute(&args.cache)?,
+            &absolute(&args.origin)?,
+            front_end(),
+        );
+        Ok(Some(Self {
+            path,
+            text,
+            replace: args.force,
+        }))
+    }
+
+    /// Writes the file, as a whole or not at all.
+    ///
+    /// # Errors
+    /// It cannot be written. The cache was made.
+    pub fn write(self) -> Result<(), Failure> {
+        let what = || {
+            format!(
+                "the cache was created, but the configuration {} cannot be written",
+                self.path.display()
+            )
+        };
+        let write = || {
+            let directory = self.path.parent().unwrap_or(Path::new("/"));
+            let mut file = NamedTempFile::new_in(directory)?;
+            file.write_all(self.text.as_bytes())?;
+            file.as_file()
+                .set_permissions(Permissions::from_mode(FILE_MODE))?;
+            file.as_file().sync_all()?;
+            if self.replace {
+                file.persist(&self.path)
+            } else {
+                file.persist_noclobber(&self.path)
+            }
+            .map_err(|error| error.error)?;
+            // The new name is stable when its directory is.
+            fs::File::open(directory)?.sync_all()
+        };
+        write().map_err(Failure::system(what()))?;
+        tracing::info!(
+            "wrote {}: set the front ends and settings there",
+            self.path.display()
+        );
+        Ok(())
+    }
+}
+
+fn path_of(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.{SUFFIX}"))
+}
+
+/// A name in `disks`, that is `/dev/disk`, for a disk that was named as the kernel numbers it, like `/dev/sdb`.
+fn stable_name(path: &Path, disks: &Path) -> Option<PathBuf> {
+    let is_link = path.symlink_metadata().ok()?.is_symlink();
+    if is_link || path.parent() != disks.parent() {
+        return None;
+    }
+    for kind in ["by-id", "by-partuuid"] {
+        let entries = fs::read_dir(disks.join(kind)).into_iter().flatten().flatten();
+        let links = entries.map(|entry| entry.path());
+        let mut same: Vec<_> = links
+            .filter(|link| fs::canonicalize(link).is_ok_and(|real| real == path))
+            .collect();
+        same.sort();
+        if !same.is_empty() {
+            return Some(same.swap_remove(0));
+        }
+    }
+    None
+}
+
+/// The front end of a new configuration: a block device by the driver that the kernel has, if this user may make one.
+fn front_end() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let lists = |file: &str| {
+        let path = Path::new("/lib/modules").join(&release).join(file);
+        fs::read_to_string(path).is_ok_and(|text| text.contains("ublk_drv"))
+    };
+    let ublk = Path::new("/dev/ublk-control").exists() || lists("modules.dep") || lists("modules.builtin");
+    Some(if ublk { "ublk" } else { "nbd-device" })
+}
+
+fn text(name: &str, cache: &str, origin: &str, front_end: Option<&str>) -> String {
+    let (cache, origin) = (quoted(cache), quoted(origin));
+    let active = |key| if front_end == Some(key) { "" } else { "#" };
+    format!(
+        "\
+# The cache {name}, for `flaz serve {name}` and flaz@{name}.service.
+#
+# Keys are the options of `flaz serve` without `--`: see flaz-serve(1). Paths are absolute. Options on the command line
+# override this file; this file overrides what `flaz set` has stored in the cache, at the next start.
+# If you change paths or front ends: systemctl daemon-reload
+
+cache = {cache}
+origin = {origin}
+
+# The block device /dev/flaz/{name}: by ublk, or by the NBD client of a kernel without ublk. Use one of the two.
+{}ublk = true
+{}nbd-device = true
+
+# NBD clients. Without any front end, they can connect to a socket in the runtime directory.
+#nbd = [\"unix:/run/flaz/{name}.sock\"]
+
+# Settings that `flaz set` must not change for later starts:
+#mode = \"write-back\"
+",
+        active("ublk"),
+        active("nbd-device"),
+    )
+}
+
+/// A path as a TOML string. JSON escapes the same characters, but one.
+fn quoted(path: &str) -> String {
+    serde_json::Value::from(path)
+        .to_string()
+        .replace('\x7f', "\\u007f")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::configuration::{Configuration, Given};
+
+    #[test]
+    fn a_disk_has_a_name_that_does_not_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let dev = fs::canonicalize(folder.path()).unwrap();
+        let (disk, other) = (dev.join("sdb"), dev.join("sdc"));
+        fs::write(&disk, "").unwrap();
+        fs::write(&other, "").unwrap();
+        fs::create_dir_all(dev.join("disk/by-id")).unwrap();
+        for link in ["wwn-2", "ata-1"] {
+            std::os::unix::fs::symlink("../../sdb", dev.join("disk/by-id").join(link)).unwrap();
+        }
+        let disks = dev.join("disk");
+        let found = stable_name(&disk, &disks);
+        assert_eq!(found.as_deref(), Some(disks.join("by-id/ata-1").as_path()));
+        assert_eq!(stable_name(&other, &disks), None, "no link names it");
+        assert_eq!(
+            stable_name(&disks.join("by-id/wwn-2"), &disks),
+            None,
+            "it is such a name"
+        );
+        assert_eq!(stable_name(&dev.join("none"), &disks), None);
+    }
+
+    #[test]
+    fn a_draft_is_a_configuration() {
+        for (front_end, ublk, nbd) in [
+            (None, false, false),
+            (Some("ublk"), true, false),
+            (Some("nbd-device"), false, true),
+        ] {
+            let hard = "/a \"b\"\\ä\u{7f}\t";
+            let text = text("disk", hard, "/dev/o", front_end);
+            let found = Configuration::parse("disk", Path::new("/etc/flaz/disk.toml"), &text).unwrap();
+            assert_eq!((found.cache, found.origin), (hard.into(), "/dev/o".into()));
+            let found = Configuration::parse("disk", Path::new("/x"), &text).unwrap();
+            let serve = found.serve(&Given::default()).unwrap();
+            assert_eq!((serve.ublk.is_some(), serve.nbd_device.is_some()), (ublk, nbd));
+            assert!(text.is_ascii() || text.contains('ä'));
+            assert!(text.lines().all(|line| line.len() <= 130), "{text}");
+        }
+    }
+}

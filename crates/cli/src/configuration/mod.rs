@@ -1,0 +1,143 @@
+//! Configurations: `/etc/flaz/NAME.toml` names a cache, its origin, its front ends and settings.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`file`] | a configuration: keys and values, strictly checked |
+//! | [`given`] | the options of a command line, which override those of a file |
+//! | [`names`] | replaces NAME by the paths of its configuration, for all commands |
+//! | [`draft`] | the configuration that `flaz create --name` writes |
+//! | [`units`] | drop-ins that order `flaz@NAME.service` after its devices |
+//!
+//! A key is an option of `flaz serve` without `--`, and its value is parsed by that option. So a file and a command line
+//! mean the same, and a new option is a new key.
+//!
+//! Invariants: a program changes no configuration but to create it. All paths in it are absolute.
+
+pub mod draft;
+pub mod file;
+pub mod given;
+pub mod names;
+pub mod units;
+
+use std::path::{Path, PathBuf};
+
+pub use file::Configuration;
+pub use given::Given;
+
+/// The directory of configurations for all users of this machine.
+const SYSTEM_DIRECTORY: &str = "/etc/flaz";
+/// The end of the name of a configuration's file.
+const SUFFIX: &str = "toml";
+
+/// Directories with configurations; the first one that has a NAME counts, and new ones are written to the first.
+///
+/// `$FLAZ_CONFIG_DIR` alone if it is set; else `/etc/flaz`, for other users than root after `$XDG_CONFIG_HOME/flaz`.
+#[must_use]
+pub fn directories() -> Vec<PathBuf> {
+    let absolute = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    if let Some(own) = absolute("FLAZ_CONFIG_DIR") {
+        return vec![own];
+    }
+    let home = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
+    let users = home.filter(|_| !rustix::process::geteuid().is_root());
+    users
+        .map(|home| home.join("flaz"))
+        .into_iter()
+        .chain([PathBuf::from(SYSTEM_DIRECTORY)])
+        .collect()
+}
+
+/// Whether a word can be the name of a configuration: it can also be a part of `/dev/flaz/NAME` and of a unit's name.
+#[must_use]
+pub fn is_name(word: &str) -> bool {
+    crate::args::device_name(word).is_ok()
+}
+
+/// The file of a configuration, if there is one with this name.
+#[must_use]
+pub fn find(name: &str) -> Option<PathBuf> {
+    if !is_name(name) {
+        return None;
+    }
+    let mut paths = directories()
+        .into_iter()
+        .map(|directory| directory.join(format!("{name}.{SUFFIX}")));
+    paths.find(|path| path.is_file())
+}
+
+/// The files of all configurations in some directories, by name. One that is hidden by another of the same name is left out.
+#[must_use]
+pub fn all(directories: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for directory in directories {
+        let Ok(entries) = std::fs::read_dir(directory) else {
+            continue;
+        };
+        let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.retain(|path| name_of(path).is_some() && path.is_file());
+        paths.retain(|path| found.iter().all(|other| other.file_name() != path.file_name()));
+        found.append(&mut paths);
+    }
+    found.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
+    found
+}
+
+/// The name of the configuration in a file, if it can be one.
+#[must_use]
+pub fn name_of(path: &Path) -> Option<&str> {
+    let is_toml = path.extension().is_some_and(|end| end == SUFFIX);
+    let name = path.file_stem()?.to_str()?;
+    (is_toml && is_name(name)).then_some(name)
+}
+
+/// The configuration of a cache that was named by its path, if there is one that can be read.
+#[must_use]
+pub fn of_cache(cache: &Path) -> Option<Configuration> {
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let wanted = real(cache);
+    all(&directories())
+        .iter()
+        .filter_map(|path| Configuration::read(path).ok())
+        .find(|found| found.cache == cache || real(&found.cache) == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_no_slash_and_do_not_begin_with_a_dot() {
+        for name in ["disk", "my-disk.2", "a_b"] {
+            assert!(is_name(name), "{name}");
+        }
+        for other in ["", ".disk", "a/b", "a b", "ä", "../x"] {
+            assert!(!is_name(other), "{other}");
+            assert_eq!(find(other), None);
+        }
+    }
+
+    #[test]
+    fn only_files_of_configurations_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, system) = (folder.path().join("own"), folder.path().join("system"));
+        for directory in [&own, &system] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        for path in [
+            "own/b.toml",
+            "system/a.toml",
+            "system/b.toml",
+            "system/c.toml.sample",
+            "system/.x.toml",
+        ] {
+            std::fs::write(folder.path().join(path), "").unwrap();
+        }
+        std::fs::create_dir(system.join("d.toml")).unwrap();
+        let found = all(&[own.clone(), system.clone(), folder.path().join("none")]);
+        assert_eq!(found, [system.join("a.toml"), own.join("b.toml")]);
+    }
+}

@@ -1,0 +1,358 @@
+//! Configurations as a user has them: `flaz create --name`, NAME in place of a path, `flaz list`, settings that last.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+const USAGE: i32 = 2;
+
+struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    /// With the origin `origin`, the cache `disk.img` and the configuration `disk` of both, which has no front end.
+    fn with_cache() -> Self {
+        let scratch = Self(tempfile::tempdir().unwrap());
+        let origin = File::create(scratch.path("origin")).unwrap();
+        origin.set_len(16 << 20).unwrap();
+        scratch.ok("create disk.img --size 32M --origin origin");
+        fs::create_dir(scratch.path("etc")).unwrap();
+        scratch.configure("");
+        scratch
+    }
+
+    /// Writes the configuration.
+    fn configure(&self, more: &str) {
+        let text = format!(
+            "cache = {:?}\norigin = {:?}\n{more}",
+            self.path("disk.img"),
+            self.path("origin")
+        );
+        fs::write(self.path("etc/disk.toml"), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flaz"));
+        command
+            .args(line.split_ascii_whitespace())
+            .current_dir(self.0.path())
+            .env("FLAZ_CONFIG_DIR", self.path("etc"))
+            .env("FLAZ_RUNTIME_DIR", self.path("run"))
+            .env("STATE_DIRECTORY", self.path("state"))
+            .env_remove("FLAZ_LOG")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.command(line).output().unwrap()
+    }
+
+    #[track_caller]
+    fn ok(&self, line: &str) -> (String, String) {
+        let output = self.run(line);
+        let texts = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        let [out, err] = texts;
+        assert_eq!(output.status.code(), Some(0), "{line}\n{out}{err}");
+        (out, err)
+    }
+
+    #[track_caller]
+    fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.ok(line).0).unwrap()
+    }
+
+    #[track_caller]
+    fn refused(&self, line: &str, parts: &[&str]) {
+        let output = self.run(line);
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(USAGE), "{line}\n{err}");
+        for part in parts {
+            assert!(err.contains(part), "{line}\nno '{part}' in\n{err}");
+        }
+    }
+
+    /// Starts a server; returns when clients can connect.
+    #[track_caller]
+    fn serve(&self, words: &str) -> Server {
+        let mut child = self
+            .command(&format!("serve {words}"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let server = Server(child);
+        assert!(line.starts_with("ready: "), "serve {words}: {line:?}");
+        server
+    }
+
+    #[track_caller]
+    fn mode(&self) -> String {
+        let status = self.json("status disk --json");
+        status["settings"]["mode"].as_str().unwrap().to_owned()
+    }
+
+    /// Starts a server with some options, and returns its mode.
+    #[track_caller]
+    fn mode_with(&self, words: &str) -> String {
+        let mut server = self.serve(&format!("disk {words}"));
+        let mode = self.mode();
+        self.ok("stop disk");
+        assert!(server.0.wait().unwrap().success());
+        mode
+    }
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn every_command_takes_a_name() {
+    let scratch = Scratch::with_cache();
+    let server = scratch.serve("disk");
+    let status = scratch.json("status disk --json");
+    assert_eq!(
+        status["cache"]["path"],
+        scratch.path("disk.img").to_str().unwrap()
+    );
+    assert_eq!(status["origin"]["path"], scratch.path("origin").to_str().unwrap());
+    scratch.ok("set disk policy=fifo");
+    scratch.ok("flush disk");
+    scratch.ok("stop disk");
+    drop(server);
+    scratch.ok("check disk");
+    scratch.ok("dump disk");
+    scratch.ok("flush disk");
+    scratch.ok("detach disk");
+    // A configuration in another place.
+    fs::rename(scratch.path("etc/disk.toml"), scratch.path("other.toml")).unwrap();
+    assert_eq!(scratch.json("status other.toml --json")["state"], "new");
+    let missing = scratch.run("status none.toml");
+    assert_eq!(missing.status.code(), Some(1));
+    let err = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(err.contains("reading the configuration none.toml"), "{err}");
+}
+
+#[test]
+fn a_configuration_names_the_control_socket_too() {
+    let scratch = Scratch::with_cache();
+    scratch.configure(&format!("control = {:?}\n", scratch.path("own.sock")));
+    let _server = scratch.serve("disk");
+    assert_eq!(scratch.json("status disk --json")["state"], "running");
+    let list = scratch.json("list --json");
+    assert_eq!(list["caches"][0]["state"], "running");
+    scratch.ok("stop disk");
+}
+
+#[test]
+fn a_name_that_is_also_a_file_is_ambiguous() {
+    let scratch = Scratch::with_cache();
+    fs::rename(scratch.path("disk.img"), scratch.path("disk")).unwrap();
+    scratch.refused(
+        "status disk",
+        &["'disk' is ambiguous", "./disk for the file", "etc/disk.toml"],
+    );
+    scratch.refused("serve disk", &["'disk' is ambiguous"]);
+    assert_eq!(scratch.json("status ./disk --json")["state"], "new");
+    // Without a configuration, the word is a path.
+    fs::remove_file(scratch.path("etc/disk.toml")).unwrap();
+    assert_eq!(scratch.json("status disk --json")["state"], "new");
+}
+
+#[test]
+fn a_refused_configuration_names_its_line() {
+    let scratch = Scratch::with_cache();
+    scratch.configure("moed = 'write-back'\n");
+    for line in [
+        "serve disk",
+        "status disk",
+        "set disk mode=write-back",
+        "check disk",
+    ] {
+        scratch.refused(line, &["etc/disk.toml:3: unknown key 'moed'"]);
+    }
+    let (out, err) = scratch.ok("list");
+    assert!(out.contains("disk") && out.contains("invalid"), "{out}");
+    assert!(err.contains("disk.toml:3"), "{err}");
+}
+
+#[test]
+fn create_writes_a_configuration() {
+    let scratch = Scratch::with_cache();
+    let (out, err) = scratch.ok("create new.img --size 32M --origin origin --name new.1");
+    assert!(
+        out.contains("new.img") && err.contains("etc/new.1.toml"),
+        "{out}{err}"
+    );
+    let path = scratch.path("etc/new.1.toml");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(
+        text.contains(&format!("cache = {:?}\n", scratch.path("new.img"))),
+        "absolute: {text}"
+    );
+    assert_eq!(scratch.json("status new.1 --json")["state"], "new");
+    assert_eq!(
+        fs::read_dir(scratch.path("etc")).unwrap().count(),
+        2,
+        "no draft is left"
+    );
+    // Nothing is made if the name is taken.
+    scratch.refused(
+        "create third.img --size 32M --origin origin --name disk",
+        &["etc/disk.toml exists", "--force"],
+    );
+    assert!(!scratch.path("third.img").exists());
+    scratch.refused(
+        "create third.img --size 32M --origin origin --name a/b",
+        &["at most 64 letters"],
+    );
+    scratch.ok("create third.img --size 32M --origin origin --name disk --force");
+    let text = fs::read_to_string(scratch.path("etc/disk.toml")).unwrap();
+    assert!(text.contains("third.img"), "{text}");
+}
+
+#[test]
+fn settings_last_unless_something_overrides_them() {
+    let scratch = Scratch::with_cache();
+    assert_eq!(scratch.mode_with(""), "write-through");
+    let server = scratch.serve("disk");
+    scratch.ok("set disk mode=write-back codec=zstd:3 dirty-limit=7");
+    assert_eq!(scratch.mode(), "write-back");
+    scratch.ok("set disk mode=pass-through --until-restart");
+    assert_eq!(scratch.mode(), "pass-through");
+    scratch.ok("stop disk");
+    drop(server);
+    // Also of a cache that is not running, and after a crash.
+    let settings = &scratch.json("status disk --json")["settings"];
+    assert_eq!(settings["mode"], "write-back");
+    assert_eq!(
+        (
+            settings["codec"].as_str(),
+            settings["dirty_limit_percent"].as_u64()
+        ),
+        (Some("zstd:3"), Some(7))
+    );
+    let server = scratch.serve("disk");
+    scratch.ok("set disk policy=second-touch");
+    drop(server);
+    assert_eq!(scratch.mode_with(""), "write-back");
+    assert_eq!(
+        scratch.json("status disk --json")["settings"]["policy"],
+        "second-touch"
+    );
+    // The command line, then the file, then what is stored.
+    assert_eq!(scratch.mode_with("--mode write-around"), "write-around");
+    scratch.configure("mode = 'write-through'\n");
+    assert_eq!(scratch.mode_with(""), "write-through");
+    assert_eq!(scratch.mode_with("--mode=pass-through"), "pass-through");
+    let server = scratch.serve("disk");
+    for name in ["disk", "disk.img"] {
+        let (_, err) = scratch.ok(&format!("set {name} mode=write-around policy=fifo"));
+        assert!(
+            err.contains("mode is also set in ") && err.contains("etc/disk.toml:3"),
+            "{name}: {err}"
+        );
+        assert!(!err.contains("policy"), "{err}");
+    }
+    let (_, err) = scratch.ok("set disk mode=write-through --until-restart");
+    assert!(!err.contains("also set"), "{err}");
+    scratch.ok("stop disk");
+    drop(server);
+    let dump = scratch.ok("dump disk.img --json").0;
+    let superblock: Value = serde_json::from_str(dump.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        superblock["fields"]["settings"]["mode"], "write-around",
+        "{superblock}"
+    );
+}
+
+#[test]
+fn the_list_has_configured_and_running_caches() {
+    let scratch = Scratch::with_cache();
+    // Other caches of this host may be running.
+    let caches = |scratch: &Scratch| {
+        let mut caches = scratch.json("list --json")["caches"].as_array().unwrap().clone();
+        let below = scratch.path("");
+        let is_ours = |cache: &Value| {
+            cache["cache"]
+                .as_str()
+                .is_some_and(|path| Path::new(path).starts_with(&below))
+        };
+        caches.retain(|cache| !cache["name"].is_null() || is_ours(cache));
+        caches
+    };
+    assert_eq!(caches(&scratch)[0]["state"], "new");
+    fs::copy(scratch.path("origin"), scratch.path("other")).unwrap();
+    scratch.ok("create other.img --size 32M --origin other");
+    fs::write(
+        scratch.path("etc/gone.toml"),
+        "cache = '/dev/no-such-disk'\norigin = '/dev/none'\n",
+    )
+    .unwrap();
+    fs::write(scratch.path("etc/disk.toml.sample"), "no configuration").unwrap();
+    let first = scratch.serve("disk --mode write-back");
+    let second = scratch.serve("other.img");
+    let found = caches(&scratch);
+    let names: Vec<_> = found.iter().map(|cache| cache["name"].as_str()).collect();
+    assert_eq!(names, [Some("disk"), Some("gone"), None]);
+    let states: Vec<_> = found
+        .iter()
+        .map(|cache| cache["state"].as_str().unwrap())
+        .collect();
+    assert_eq!(states, ["running", "missing", "running"]);
+    assert_eq!(
+        (found[0]["mode"].as_str(), found[0]["dirty_bytes"].as_u64()),
+        (Some("write-back"), Some(0))
+    );
+    assert!(
+        found[0]["exports"][0].as_str().unwrap().starts_with("unix:"),
+        "{found:?}"
+    );
+    assert!(
+        found[1]["problem"]
+            .as_str()
+            .unwrap()
+            .contains("no such cache device"),
+        "{found:?}"
+    );
+    assert!(
+        found[2]["cache"].as_str().unwrap().ends_with("other.img"),
+        "{found:?}"
+    );
+    let (out, err) = scratch.ok("list");
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+    assert!(out.lines().count() >= 4, "{out}");
+    assert!(err.contains("gone: "), "{err}");
+    scratch.ok("stop disk");
+    scratch.ok("stop other.img");
+    drop((first, second));
+    assert_eq!(caches(&scratch)[0]["state"], "clean");
+    assert_eq!(caches(&scratch).len(), 2);
+    let empty = tempfile::tempdir().unwrap();
+    let mut list = scratch.command("list");
+    let output = list.env("FLAZ_CONFIG_DIR", empty.path()).output().unwrap();
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success() && !out.contains("disk.img"), "{out}");
+    assert_eq!(out.is_empty(), err.contains("no configuration in"), "{out}{err}");
+}
