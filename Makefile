@@ -2,7 +2,7 @@
 # passed on where the help says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test vm soak bench peers fuzz lint audit clean
+.PHONY: help demo build install uninstall deb test vm soak bench peers fuzz lint audit clean
 
 CARGO := tools/cargo
 ARGS ?=
@@ -11,13 +11,27 @@ help: ## List the targets
 	@echo 'flaz: a compressed SSD cache for block devices'
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
-		printf '    make %-7s %s\n' "$$target" "$$text"; done
+		printf '    make %-9s %s\n' "$$target" "$$text"; done
 
 demo: ## Compare a compressed cache with an uncompressed one: a minute, no root (ARGS: options of flaz demo)
 	@$(CARGO) run --release --locked --package flaz-cli -- demo $(ARGS)
 
 build: ## Build the program: target/release/flaz
 	@$(CARGO) build --release --locked --package flaz-cli
+
+# The program may have been built by another user: `make build && sudo make install`.
+install: ## Install program, man pages, completions, systemd unit, udev rule (PREFIX, default /usr/local; DESTDIR)
+	@program="$${CARGO_TARGET_DIR:-target}/release/flaz"; [ -x "$$program" ] || $(MAKE) --no-print-directory build; \
+		tools/install "$$program"
+
+uninstall: ## Remove what `make install` installed, but no configuration
+	@tools/install --uninstall
+
+deb: build ## Build a Debian package in target/debian; needs cargo-deb
+	@command -v cargo-deb >/dev/null || { echo 'cargo-deb is not installed; install it with: cargo install --locked cargo-deb'; exit 1; }
+	@rm -rf target/package
+	@DESTDIR=target/package PREFIX=/usr tools/install "$${CARGO_TARGET_DIR:-target}/release/flaz"
+	@$(CARGO) deb --quiet --no-build --package flaz-cli --output target/debian/
 
 # For root, missing packages are installed, and a package that is still missing is a failure, not a skipped test. In CI
 # this includes PostgreSQL, FUSE, loop devices, a browser if the distribution has one, and the images of the virtual machine.
@@ -60,6 +74,7 @@ lint: ## Check formatting, clippy, shell scripts, licences, sources and directio
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@if command -v shellcheck >/dev/null; then shellcheck -x tools/cargo tools/packages tools/fuzz tools/vm \
+		tools/install dist/flaz-generator dist/debian/* \
 		tests/vm/*.sh tests/vm/peers/measure.sh tests/vm/figures/hits.sh tests/vm/boot/before-boot \
 		tests/vm/rig/lib.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session .ci/run; \
 	else echo 'skipped: shellcheck is not installed; install it with: apt-get install shellcheck'; fi

@@ -2,15 +2,15 @@
 # The shipped unit and the line in /etc/fstab of docs/boot.md, for both kinds of block devices: boots that mount, without the SSD,
 # and without the origin; restarts and kills under a mounted file system; a shutdown that unmounts first.
 #
-# boot: --systemd --env DEVICE=--ublk=disk --env SHUTDOWN=clean
-# boot: --systemd --env DEVICE=--ublk=disk --env SHUTDOWN=clean
-# boot: --systemd --env DEVICE=--ublk=disk --without cache
-# boot: --systemd --env DEVICE=--ublk=disk --without origin
-# boot: --systemd --env DEVICE=--ublk=disk --env SHUTDOWN=clean
-# boot: --systemd --env DEVICE=--nbd-device=disk --env SHUTDOWN=clean
-# boot: --systemd --env DEVICE=--nbd-device=disk --without cache
-# boot: --systemd --env DEVICE=--nbd-device=disk --without origin
-# boot: --systemd --env DEVICE=--nbd-device=disk
+# boot: --systemd --env DEVICE=ublk --env SHUTDOWN=clean
+# boot: --systemd --env DEVICE=ublk --env SHUTDOWN=clean
+# boot: --systemd --env DEVICE=ublk --without cache
+# boot: --systemd --env DEVICE=ublk --without origin
+# boot: --systemd --env DEVICE=ublk --env SHUTDOWN=clean
+# boot: --systemd --env DEVICE=nbd-device --env SHUTDOWN=clean
+# boot: --systemd --env DEVICE=nbd-device --without cache
+# boot: --systemd --env DEVICE=nbd-device --without origin
+# boot: --systemd --env DEVICE=nbd-device
 # shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
@@ -18,9 +18,14 @@ cache=/dev/disk/by-id/virtio-cache
 unit=flaz@disk.service
 mount=srv-disk.mount
 
-# The jobs of the boot, besides this script and the target that waits for it.
+# The jobs of the boot, besides this script and the target that waits for it, and those of a start that waits for a missing disk.
 waiting='flaz-vm.service|multi-user.target|graphical.target|systemd-update-utmp'
-boot_ended() { ! systemctl list-jobs --no-legend | grep -qvE "$waiting"; }
+retry='flaz@disk.service|virtio.*\.device'
+boot_ended() {
+    ! systemctl list-jobs --no-legend | grep -qvE "$waiting${has_started:+|$retry}"
+}
+# The first attempt to start is over: it has succeeded, or has said why not.
+has_started=
 is_mounted() { mountpoint -q /srv/disk; }
 main_pid() { systemctl show --property MainPID --value "$unit"; }
 new_server() { [ "$(main_pid)" -ne 0 ] && [ "$(main_pid)" -ne "$before" ] && [ "$(systemctl is-active "$unit")" = active ]; }
@@ -50,12 +55,15 @@ prepared_for_pressure() {
 }
 
 step "boot $BOOT, $DEVICE"
+start_is_over() { systemctl is-active "$unit" || unit_log | grep -q 'flaz: '; }
+wait_for 300 start_is_over
+has_started=yes
 wait_for 300 boot_ended
 case "$BOOT" in
 1)
     ! is_mounted || fail "something is mounted on /srv/disk"
+    systemctl stop "$unit"
     flaz create "$cache" --origin /dev/disk/by-id/virtio-origin 2>/dev/null
-    systemctl reset-failed "$unit"
     systemctl start "$unit"
     mkfs.ext4 -q /dev/flaz/disk
     udevadm settle
