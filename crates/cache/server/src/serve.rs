@@ -16,7 +16,7 @@ use flaz_control::settings::{SettingsPatch, text_after};
 use flaz_control::size::HumanDuration;
 use flaz_control::{ControlError, ControlHandler, Reply, Request, Server, chain};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::daemon::{Daemon, Lasting, start};
@@ -57,7 +57,7 @@ impl ServeError {
 }
 
 /// Handles signals. The first SIGTERM or SIGINT requests a clean stop, also during the start; the second ends the
-/// process.
+/// process. SIGHUP has no effect.
 #[derive(Debug, Default)]
 pub struct Watch(Arc<Life>);
 
@@ -174,13 +174,22 @@ fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// The first SIGTERM or SIGINT requests a clean stop; the second ends the process at once.
+/// The first SIGTERM or SIGINT requests a clean stop; the second ends the process at once. SIGHUP is logged: its default would
+/// end the process as a kill does, when a terminal is closed, or by a habit to reload settings.
 fn watch_signals(life: &Arc<Life>) -> Result<(), ServeError> {
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(ServeError::system("handling signals"))?;
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(ServeError::system("handling signals"))?;
     let life = Arc::clone(life);
     let watch = move || {
-        for (count, signal) in signals.forever().enumerate() {
-            if count > 0 {
+        let mut stopping = false;
+        for signal in signals.forever() {
+            if signal == SIGHUP {
+                tracing::info!(
+                    "SIGHUP has no effect: change settings with `flaz set`, stop with `flaz stop`"
+                );
+                continue;
+            }
+            if stopping {
                 tracing::error!("second signal: exiting at once; the cache was not closed cleanly");
                 std::process::exit(EXIT_FAILURE);
             }
@@ -189,6 +198,7 @@ fn watch_signals(life: &Arc<Life>) -> Result<(), ServeError> {
     };
     std::thread::Builder::new()
         .name("signals".to_owned())
+            stopping = true;
         .spawn(watch)
         .map_err(ServeError::system("starting the signal thread"))?;
     Ok(())

@@ -23,3 +23,4 @@ mod soak;
 mod stable;
 mod stall;
 mod support;
+mod stopping;

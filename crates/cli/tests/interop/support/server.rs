@@ -221,12 +221,32 @@ impl Server {
         );
     }
 
-    /// Sends `signal` and returns how the server ended.
-    pub fn end_by(mut self, signal: Signal) -> ExitStatus {
+    /// Sends `signal`.
+    pub fn signal(&self, signal: Signal) {
         let child = self.child.as_ref().expect("the server runs");
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid fits")).expect("a pid is not zero");
         kill_process(pid, signal).expect("a child can be signalled");
+    }
+
+    /// Sends `signal` and returns how the server ended.
+    pub fn end_by(mut self, signal: Signal) -> ExitStatus {
+        self.signal(signal);
         self.wait()
+    }
+
+    /// Waits until the log contains `part`, or the server ends. Returns the log.
+    pub fn log_with(&mut self, part: &str) -> String {
+        let give_up = Instant::now() + WAIT_MAX;
+        loop {
+            let child = self.child.as_mut().expect("the server runs");
+            let ended = child.try_wait().expect("a child can be waited for");
+            let log = self.log();
+            if log.contains(part) || ended.is_some() || Instant::now() > give_up {
+                assert!(log.contains(part), "no '{part}' in the log, {ended:?}\n{log}");
+                return log;
+            }
+            thread::sleep(POLL);
+        }
     }
 
     fn wait(&mut self) -> ExitStatus {
