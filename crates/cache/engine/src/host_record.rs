@@ -56,12 +56,23 @@ impl HostRecord {
 }
 
 /// Another cache of the same origin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherCache {
     /// Its UUID.
     pub uuid: Uuid,
+    /// The path from which it was served last, if the host knows it: for messages.
+    pub path: Option<String>,
     /// It may hold dirty blocks.
     pub dirty: bool,
+}
+
+impl std::fmt::Display for OtherCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.path {
+            Some(path) => write!(f, "{}, last served from {path}", self.uuid),
+            None => self.uuid.fmt(f),
+        }
+    }
 }
 
 /// Where host records are kept: they survive the cache device, the process and power loss. No call waits without a limit.

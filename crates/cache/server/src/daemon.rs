@@ -216,7 +216,9 @@ fn open_state(spec: &ServeSpec, uuid: Uuid) -> Result<Arc<StateFile>, HostError>
             "choose another one with --state-dir",
         )?;
     }
-    Ok(Arc::new(StateFile::open(directory, uuid)))
+    Ok(Arc::new(
+        StateFile::open(directory, uuid).of_cache_at(&spec.cache),
+    ))
 }
 
 fn open_options(spec: &ServeSpec, mode: Mode) -> OpenOptions {

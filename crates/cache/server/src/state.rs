@@ -39,6 +39,9 @@ const IDENTITY_CHARS_MAX: usize = 80;
 struct Record {
     version: u32,
     uuid: Uuid,
+    /// Where the cache device was when it was served last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
     generation: u64,
     epoch: u32,
     fenced: bool,
@@ -60,6 +63,8 @@ struct Record {
 #[derive(Debug)]
 pub struct StateFile {
     uuid: Uuid,
+    /// Path of the cache device, for messages about it while another cache is served.
+    path: Option<String>,
     directory: Option<StateDirectory>,
     held: Mutex<Held>,
     /// Number of origin records in progress.
@@ -107,6 +112,7 @@ impl StateFile {
     pub fn open(directory: Option<&Path>, uuid: Uuid) -> Self {
         let with = |directory, record| Self {
             uuid,
+            path: None,
             directory,
             held: Mutex::new(Held {
                 record,
@@ -135,6 +141,15 @@ impl StateFile {
             None
         });
         with(Some(opened), record)
+    }
+
+    /// Records the path of the cache device with every change.
+    #[must_use]
+    pub fn of_cache_at(mut self, path: &Path) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        // A path that is not UTF-8 has no JSON form.
+        self.path = Some(path.to_string_lossy().into_owned());
+        self
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -182,9 +197,14 @@ impl StateFile {
     #[must_use]
     pub fn other_cache_of(&self, identity: &str) -> Option<OtherCache> {
         let uuid = self.last_cache_of(identity)?;
-        (uuid != self.uuid).then(|| OtherCache {
+        if uuid == self.uuid {
+            return None;
+        }
+        let record = self.record_of(uuid);
+        Some(OtherCache {
             uuid,
-            dirty: self.is_dirty(uuid),
+            dirty: record.as_ref().is_some_and(|record| record.dirty),
+            path: record.and_then(|record| record.path),
         })
     }
 
@@ -201,20 +221,14 @@ impl StateFile {
         written.is_ok()
     }
 
-    /// Whether another cache may contain blocks that are newer than its origin, as far as the host knows.
-    #[must_use]
-    fn is_dirty(&self, other: Uuid) -> bool {
-        let Some(directory) = &self.directory else {
-            return false;
-        };
-        match read(directory, other) {
-            Ok(record) => record.is_some_and(|record| record.dirty),
-            Err(error) => {
-                let path = directory.path_of(&file_name(other));
-                tracing::warn!("{} is not valid: {error}", path.display());
-                false
-            }
-        }
+    /// The host's record of another cache.
+    fn record_of(&self, other: Uuid) -> Option<Record> {
+        let directory = self.directory.as_ref()?;
+        read(directory, other).unwrap_or_else(|error| {
+            let path = directory.path_of(&file_name(other));
+            tracing::warn!("{} is not valid: {error}", path.display());
+            None
+        })
     }
 
     /// Records the generation of the superblock and the first bytes of the origin, and at a stop its file system.
@@ -287,6 +301,7 @@ impl StateFile {
         let mut record = held.record.clone().unwrap_or(Record {
             version: VERSION,
             uuid: self.uuid,
+            path: None,
             generation: 0,
             epoch: 0,
             fenced: false,
@@ -296,6 +311,9 @@ impl StateFile {
             origin: None,
         });
         change(&mut record);
+        if self.path.is_some() {
+            record.path.clone_from(&self.path);
+        }
         assert!(
             record.version == VERSION && record.uuid == self.uuid,
             "a record of another cache or version would not be read again"
@@ -481,13 +499,29 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = |number| StateFile::open(Some(directory.path()), Uuid::from_u128(number));
         let other = Uuid::from_u128(2);
-        assert!(!state(1).is_dirty(other));
+        let dirty = || Some(state(1).record_of(other)?.dirty);
+        assert_eq!(dirty(), None);
         assert!(state(2).note(memory(1), None));
-        assert!(!state(1).is_dirty(other));
+        assert_eq!(dirty(), Some(false));
         assert!(state(2).note_dirty(2));
-        assert!(state(1).is_dirty(other));
+        assert_eq!(dirty(), Some(true));
         assert!(state(2).note(memory(3), None));
-        assert!(!state(1).is_dirty(other));
+        assert_eq!(dirty(), Some(false));
+    }
+
+    /// Also by a server that is not told the path.
+    #[test]
+    fn the_path_of_another_cache_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = |number| StateFile::open(Some(directory.path()), Uuid::from_u128(number));
+        assert!(state(1).of_cache_at(Path::new("/dev/ssd")).note(memory(1), None));
+        assert!(state(1).note_cache_of("wwn:1") && state(1).note_dirty(2));
+        let other = state(2).other_cache_of("wwn:1").unwrap();
+        assert_eq!(other.path.as_deref(), Some("/dev/ssd"));
+        assert!(
+            other.to_string().ends_with("last served from /dev/ssd"),
+            "{other}"
+        );
     }
 
     #[test]

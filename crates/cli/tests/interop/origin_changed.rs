@@ -312,6 +312,10 @@ fn replacing_a_cache_with_dirty_blocks_is_refused() {
         let said = serve(&scratch, &second, words).fails();
         assert!(said.contains("still holds"), "{words}: {said}");
         assert!(said.contains("--discard-dirty"), "{words}: {said}");
+        let path = format!("last served from {}", first.path.display());
+        assert!(said.contains(&path), "{words}: {said}");
+        // A start that is refused has discarded nothing.
+        assert!(!said.contains("starts empty"), "{words}: {said}");
     }
     let detached = |cache: &Cache| {
         Program::flaz()
@@ -333,7 +337,18 @@ fn replacing_a_cache_with_dirty_blocks_is_refused() {
     drop(client);
     server.stop();
     serve(&scratch, &second, "").fails();
+    let before = scratch_log(&scratch).len();
     Server::start(&scratch, &second, "--discard-cache --discard-dirty").stop();
+    let log = scratch_log(&scratch).split_off(before);
+    assert!(!log.contains("no data is lost"), "{log}");
+    let lost = log
+        .lines()
+        .find(|line| line.contains("dirty blocks of another cache"));
+    let path = first.path.display().to_string();
+    assert!(
+        lost.is_some_and(|line| line.contains(&path) && line.ends_with("are lost")),
+        "{log}"
+    );
     let said = serve(&scratch, &first, "").fails();
     assert!(said.contains("was served through another cache"), "{said}");
 }
@@ -420,6 +435,34 @@ fn a_cache_with_dirty_blocks_is_refused_with_another_origin() {
         );
         cache.check();
     }
+}
+
+/// It is not about write-back, which nobody asked for.
+#[test]
+fn a_cold_start_with_dirty_blocks_says_what_to_do() {
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", 16 << 20);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let server = Server::start(&scratch, &cache, "--mode write-back");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    client.write(8192, &[0xA5; 4096]).expect("writes");
+    drop(client);
+    server.stop();
+    let said = serve(&scratch, &cache, "--mode write-through --after-crash cold").fails();
+    assert!(
+        said.contains("dirty blocks") && said.contains("`flaz flush`"),
+        "{said}"
+    );
+    assert!(!said.contains("write-back requires"), "{said}");
+    let said = serve(&scratch, &cache, "--mode write-back --after-crash cold").fails();
+    assert!(said.contains("write-back requires"), "{said}");
+    Program::flaz()
+        .arg("flush")
+        .arg(&cache.path)
+        .arg("--state-dir")
+        .arg(scratch.state_dir())
+        .ok();
+    Server::start(&scratch, &cache, "--after-crash cold").stop();
 }
 
 fn scratch_log(scratch: &Scratch) -> String {

@@ -3,6 +3,7 @@
 use flaz_device::DeviceError;
 
 use crate::format::FormatError;
+use crate::host_record::OtherCache;
 use crate::shard::{ImageError, RecoverError};
 
 /// Why a cache could not be created, opened or stopped.
@@ -84,6 +85,12 @@ pub enum CacheError {
          --after-crash cold"
     )]
     ColdWriteBack,
+    /// The dirty blocks of the cache need recovery after a crash.
+    #[error(
+        "the cache holds, or may hold, dirty blocks (writes that have not reached the origin), and a crash would lose them \
+         with the index: remove --after-crash cold, or write these blocks to the origin first with `flaz flush`"
+    )]
+    ColdDirty,
     /// Discarding the cache would lose dirty blocks.
     #[error(
         "the cache holds, or may hold, dirty blocks (writes that have not reached the origin): discarding it would lose \
@@ -108,7 +115,7 @@ pub enum CacheError {
     )]
     OtherCacheDirty {
         /// The other cache.
-        expected: uuid::Uuid,
+        expected: OtherCache,
         /// This cache.
         found: uuid::Uuid,
     },
@@ -138,7 +145,7 @@ pub enum Unreadable {
 }
 
 /// Why a cache device is not trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untrusted {
     /// The cache was fenced while it was served.
     #[error(
@@ -161,7 +168,7 @@ pub enum Untrusted {
     #[error(
         "its origin was served through another cache ({0}) after this one: its blocks may be out of date"
     )]
-    OtherCache(uuid::Uuid),
+    OtherCache(OtherCache),
 }
 
 /// A thread that drives shards does not respond. The message names the thread and the request.

@@ -41,9 +41,9 @@ use super::superblock::{
     store_settings_served, write_superblock,
 };
 use super::surroundings::Surroundings;
-use super::trust::{Trust, after_other_cache, of_device};
+use super::trust::{Trust, Verdict, after_other_cache, of_device};
 use crate::format::superblock::Superblock;
-use crate::host_record::HostRecord;
+use crate::host_record::{HostRecord, OtherCache};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::{AfterCrash, StoredSettings};
 use crate::shard::{ImageError, Platform, Recovered};
@@ -256,7 +256,8 @@ impl Lifecycle {
     }
 }
 
-/// Applies `discard`, and decides how far the device is trusted: whether anything on it will be used.
+/// Applies `discard`, and decides how far the device is trusted: whether anything on it will be used. What is lost is logged
+/// only if nothing refuses the start.
 async fn decide_trust<P: Platform>(
     around: &Surroundings<P>,
     superblock: &mut Superblock,
@@ -267,30 +268,38 @@ async fn decide_trust<P: Platform>(
         Some(records) => records.recall().await,
         None => None,
     };
-    match discard {
-        Discard::Nothing => {}
-        Discard::Clean if superblock.dirty => return Err(CacheError::Dirty),
-        Discard::Clean | Discard::All => {
-            tracing::warn!("--discard-cache: the cache starts empty");
-            superblock.dirty = false;
-        }
+    if discard == Discard::Clean && superblock.dirty {
+        return Err(CacheError::Dirty);
+    }
+    let was_dirty =
+        discard == Discard::All && (superblock.dirty || record.is_some_and(|record| record.dirty));
+    if discard != Discard::Nothing {
+        superblock.dirty = false;
     }
     if discard == Discard::All
         && let Some(record) = &mut record
     {
         record.dirty = false;
     }
-    if options.after_crash == AfterCrash::Cold && (options.write_back || superblock.dirty) {
-        return Err(CacheError::ColdWriteBack);
+    if options.after_crash == AfterCrash::Cold {
+        if options.write_back {
+            return Err(CacheError::ColdWriteBack);
+        }
+        if superblock.dirty {
+            return Err(CacheError::ColdDirty);
+        }
     }
-    let mut trust = of_device(superblock, record)?;
-    if let Some(records) = &around.host_records
-        && let Some(other) = records.other_cache(&superblock.origin_identity).await
-    {
-        trust = after_other_cache(trust, superblock, other, discard == Discard::All)?;
+    let mut verdict = of_device(superblock, record)?;
+    let other = match &around.host_records {
+        Some(records) => records.other_cache(&superblock.origin_identity).await,
+        None => None,
+    };
+    if let Some(other) = &other {
+        verdict = after_other_cache(verdict, superblock, other, discard == Discard::All)?;
     }
     if discard != Discard::Nothing {
-        trust = Trust::Nothing;
+        report_discard(was_dirty, other.filter(|other| other.dirty).as_ref());
+        return Ok(Trust::Nothing);
     }
     if trust != Trust::Nothing {
         check(&*around.cache, &*around.origin, superblock, record).await?;
@@ -322,12 +331,38 @@ impl<P: Platform, S: ShardSet> Opening<'_, P, S> {
                 Err(error) => opened.start = self.without_images(error).await?,
             }
         }
+    let Verdict { trust, why } = verdict;
         if opened.start == Start::Recovered {
             match self.shards.recover(trust).await? {
                 Ok(recovered) => {
+    match why {
+        Some(why) if trust == Trust::Nothing => {
+            tracing::error!("the cache starts cold (no data is lost): {why}");
+        }
+        Some(why) => tracing::error!("only dirty blocks are kept: {why}"),
+        None => {}
+    }
                     opened.recovered = recovered;
                     report_recovery(&recovered, self.around.env.now().since(begun));
                 }
+/// Logs what a start discards at the user's request: the contents of this cache, which `was_dirty`, and the dirty blocks of
+/// another one.
+fn report_discard(was_dirty: bool, other: Option<&OtherCache>) {
+    if was_dirty {
+        tracing::warn!(
+            "--discard-cache --discard-dirty: the cache starts empty; its dirty blocks, writes that have not reached the \
+             origin, are lost"
+        );
+    } else {
+        tracing::warn!("--discard-cache: the cache starts empty; it had no dirty blocks");
+    }
+    if let Some(other) = other {
+        tracing::warn!(
+            "--discard-dirty: the dirty blocks of another cache ({other}), writes that have not reached the origin, are lost"
+        );
+    }
+}
+
                 Err(why) if self.superblock.dirty => {
                     return Err(CacheError::DirtyUnreadable {
                         why: Unreadable::Recovery(why),

@@ -32,25 +32,44 @@ fn compare(superblock: &mut Superblock, record: Option<HostRecord>) -> Result<()
     Ok(())
 }
 
-/// Decides how far a cache device is trusted, and logs the reason if not fully.
+/// How far a cache device is trusted, and the reason if not fully.
+#[derive(Debug)]
+pub(super) struct Verdict {
+    pub(super) trust: Trust,
+    pub(super) why: Option<Untrusted>,
+}
+
+impl Verdict {
+    fn cold(why: Untrusted) -> Self {
+        Self {
+            trust: Trust::Nothing,
+            why: Some(why),
+        }
+    }
+}
+
+/// Decides how far a cache device is trusted.
 ///
 /// # Errors
 /// [`CacheError::DirtyUnreadable`] if dirty blocks may be missing.
 pub(super) fn of_device(
     superblock: &mut Superblock,
     record: Option<HostRecord>,
-) -> Result<Trust, CacheError> {
+) -> Result<Verdict, CacheError> {
     match compare(superblock, record) {
-        Ok(()) => Ok(Trust::Full),
-        Err(error @ Untrusted::Fenced) if superblock.dirty => {
-            tracing::error!("only dirty blocks are kept: {error}");
-            Ok(Trust::DirtyOnly)
-        }
+        Ok(()) => Ok(Verdict {
+            trust: Trust::Full,
+            why: None,
+        }),
+        Err(error @ Untrusted::Fenced) if superblock.dirty => Ok(Verdict {
+            trust: Trust::DirtyOnly,
+            why: Some(error),
+        }),
         // Even if the copy has no dirty blocks: the cache had some since.
         Err(why) if superblock.dirty || record.is_some_and(|record| record.dirty) => {
             Err(CacheError::DirtyUnreadable { why: why.into() })
         }
-        Err(why) => Ok(start_cold(why)),
+        Err(why) => Ok(Verdict::cold(why)),
     }
 }
 
@@ -60,28 +79,23 @@ pub(super) fn of_device(
 /// [`CacheError::OtherCacheDirty`] if that cache has dirty blocks, unless they are discarded;
 /// [`CacheError::DirtyUnreadable`] if this one may have some.
 pub(super) fn after_other_cache(
-    trust: Trust,
+    verdict: Verdict,
     superblock: &Superblock,
-    other: OtherCache,
+    other: &OtherCache,
     discard_dirty: bool,
-) -> Result<Trust, CacheError> {
+) -> Result<Verdict, CacheError> {
     if other.dirty && !discard_dirty {
         return Err(CacheError::OtherCacheDirty {
-            expected: other.uuid,
+            expected: other.clone(),
             found: superblock.uuid,
         });
     }
     if superblock.state == State::Empty {
-        return Ok(trust);
+        return Ok(verdict);
     }
-    let why = Untrusted::OtherCache(other.uuid);
+    let why = Untrusted::OtherCache(other.clone());
     if superblock.dirty {
         return Err(CacheError::DirtyUnreadable { why: why.into() });
     }
-    Ok(start_cold(why))
-}
-
-fn start_cold(why: Untrusted) -> Trust {
-    tracing::error!("the cache starts cold (no data is lost): {why}");
-    Trust::Nothing
+    Ok(Verdict::cold(why))
 }
