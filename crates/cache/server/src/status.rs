@@ -234,7 +234,8 @@ fn write_back(stats: &StatsSnapshot, cleaning: &[Cleaning]) -> WriteBackReport {
         dirty_bytes: holdings.dirty_blocks * BLOCK,
         dirty_device_bytes: holdings.dirty_device_bytes,
         limit_bytes: holdings.dirty_limit_bytes,
-        clean_s: clean_s(cleaning),
+        // The rate so far says nothing about an origin that takes no writes.
+        clean_s: clean_s(cleaning).filter(|_| holdings.writeback_failing == 0),
         cleaned_blocks: counts.cleaned_blocks,
         waits: counts.dirty_waits,
         moved_blocks: counts.dirty_moved_blocks,
@@ -540,6 +541,16 @@ mod tests {
         assert_eq!(clean_s(&[alone]), Some(10.0));
         assert_eq!(clean_s(&[alone, shard(0, 0, 0)]), Some(10.0));
         assert_eq!(clean_s(&[shard(0, 0, 0), shard(0, 0, 0), alone]), Some(10.0));
+    #[test]
+    fn writeback_time_is_unknown_while_writeback_fails() {
+        let mut stats = StatsSnapshot::default();
+        let report = |stats: &StatsSnapshot| write_back(stats, &[shard(1000, 200, 2)]);
+        assert_eq!(report(&stats).clean_s, Some(10.0));
+        stats.holdings.writeback_failing = 1;
+        let failing = report(&stats);
+        assert!(failing.failing && failing.clean_s.is_none(), "{failing:?}");
+    }
+
         // The other shard is assumed to be as fast.
         assert_eq!(clean_s(&[alone, shard(3000, 0, 0)]), Some(30.0));
         assert_eq!(clean_s(&[alone, shard(3000, 50, 0)]), Some(30.0));

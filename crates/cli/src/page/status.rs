@@ -243,6 +243,7 @@ fn holdings(page: &mut Page, live: &LiveReport) {
 fn write_back(page: &mut Page, dirty: &WriteBackReport) {
     let time = match dirty.clean_s {
         _ if dirty.dirty_blocks == 0 => String::new(),
+        _ if dirty.failing => "; write-back is failing".to_owned(),
         Some(s) => format!("; write-back takes {}", HumanDuration(seconds(s))),
         None => "; the time for write-back is not known yet".to_owned(),
     };
@@ -340,7 +341,7 @@ fn movement(page: &mut Page, live: &LiveReport) {
         page.line("Errors", "none");
     } else {
         page.line(
-            "ERRORS",
+            "Errors",
             &format!(
                 "{} checksum failures; cache device: {} failed reads, {} failed writes; origin: {} failed requests",
                 HumanCount(errors.checksum_failures),

@@ -41,10 +41,21 @@ fn a_running_cache_shows_its_state() {
 }
 
 #[test]
-fn errors_stand_out() {
+fn errors_are_counted_under_the_label_that_says_none() {
     let mut report = example();
+    assert!(status(&report).contains("\nErrors        none\n"));
     report.live.as_mut().unwrap().errors.checksum_failures = 3;
-    assert!(status(&report).contains("ERRORS        3 checksum failures"));
+    assert!(status(&report).contains("\nErrors        3 checksum failures"));
+}
+
+/// The rate of writeback so far says nothing about an origin that takes no writes.
+#[test]
+fn a_failing_writeback_has_no_time() {
+    let mut report = example();
+    let dirty = &mut report.live.as_mut().unwrap().write_back;
+    (dirty.dirty_blocks, dirty.clean_s, dirty.failing) = (3, None, true);
+    let text = status(&report);
+    assert!(text.contains("used; write-back is failing\n"), "{text}");
 }
 
 #[test]
