@@ -1,5 +1,6 @@
 //! The measured servers: flaz and nbdkit.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -77,11 +78,11 @@ impl Server {
             .spawn()?;
         let server = Self {
             child,
-            socket,
-            control: Some(control.clone()),
+            socket: socket.clone(),
+            control: Some(control),
             program: program.to_owned(),
         };
-        wait_for(&control)?;
+        wait_for(&socket)?;
         Ok(server)
     }
 
@@ -153,11 +154,16 @@ impl Drop for Server {
     }
 }
 
-fn wait_for(path: &Path) -> Result<(), BenchError> {
+/// Waits until clients can connect. The socket of a server that is starting refuses them.
+fn wait_for(socket: &Path) -> Result<(), BenchError> {
     let deadline = Instant::now() + WITHIN;
-    while !path.exists() {
+    while UnixStream::connect(socket).is_err() {
         if Instant::now() > deadline {
-            return Err(format!("{} did not appear: the server did not start", path.display()).into());
+            return Err(format!(
+                "{} accepts no clients: the server did not start",
+                socket.display()
+            )
+            .into());
         }
         std::thread::sleep(Duration::from_millis(20));
     }

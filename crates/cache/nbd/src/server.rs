@@ -30,13 +30,30 @@ impl Server {
     /// # Errors
     /// [`ListenError`].
     pub fn bind(address: &NbdAddress, limits: Limits, shutdown: Shutdown) -> Result<Self, ListenError> {
-        let socket = ListenSocket::bind(address)?;
+        let server = Self::reserve(address, limits, shutdown)?;
+        server.listen()?;
+        Ok(server)
+    }
+
+    /// Reserves the address. Clients are refused until [`Server::listen`].
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn reserve(address: &NbdAddress, limits: Limits, shutdown: Shutdown) -> Result<Self, ListenError> {
         Ok(Self {
-            socket,
+            socket: ListenSocket::reserve(address)?,
             limits,
             shutdown,
             refused: Arc::default(),
         })
+    }
+
+    /// Lets clients connect to a reserved address.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn listen(&self) -> Result<(), ListenError> {
+        self.socket.listen()
     }
 
     /// The address it listens on.

@@ -1,11 +1,13 @@
 //! Listening sockets: created safely, removed at the end.
 //!
 //! A Unix socket has mode 0600 from its first moment (the mode is set before the file appears). An existing file is
-//! replaced only if it is a socket and no process listens on it.
+//! replaced only if it is a socket and no process has it.
+//!
+//! An address is reserved before the server can answer, and listened on when it can: until then clients are refused at once.
 
 use std::fs;
 use std::io;
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -29,8 +31,8 @@ pub const SOCKET_MODE: u32 = 0o600;
 /// Why a server cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another server listens there.
-    #[error("{0}: another server listens on this socket: stop it, or use another path")]
+    /// Another server listens there, or is about to.
+    #[error("{0}: another server uses this socket: stop it, or use another path")]
     InUse(PathBuf),
     /// A file that is not a socket exists there.
     #[error("{0}: exists and is not a socket: use another path")]
@@ -62,19 +64,24 @@ struct SocketFile {
 }
 
 impl ListenSocket {
-    /// Listens on an address. The caller has checked that TCP is allowed ([`NbdAddress::check_insecure`]).
+    /// Binds an address, so that no other server can, and listens on it.
     ///
     /// # Errors
     /// [`ListenError`].
     pub fn bind(address: &NbdAddress) -> Result<Self, ListenError> {
-        let failed = |what| {
-            let address = address.clone();
-            move |source: io::Error| ListenError::System {
-                address,
-                what,
-                source,
-            }
-        };
+        let socket = Self::reserve(address)?;
+        socket.listen()?;
+        Ok(socket)
+    }
+
+    /// Binds an address: connections are refused until [`ListenSocket::listen`]. The caller has checked that TCP is allowed
+    /// ([`NbdAddress::check_insecure`]). Another server that reserves the same TCP port before either listens fails when it
+    /// listens.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn reserve(address: &NbdAddress) -> Result<Self, ListenError> {
+        let failed = |what| move |source: io::Error| system_error(address, what, source);
         match address {
             NbdAddress::Unix(path) => {
                 // Without the lock, two servers that start at the same moment would both find the same stale socket,
@@ -100,15 +107,24 @@ impl ListenSocket {
                 let first = addresses
                     .next()
                     .ok_or_else(|| failed("resolve the host")(io::Error::other("the name has no address")))?;
-                let listener = TcpListener::bind(first).map_err(failed("bind"))?;
-                keep_alive(&listener).map_err(|errno| failed("set up the socket")(errno.into()))?;
+                let fd = bind_tcp(first).map_err(|errno| failed("bind")(errno.into()))?;
+                keep_alive(&fd).map_err(|errno| failed("set up the socket")(errno.into()))?;
                 Ok(Self {
-                    fd: listener.into(),
+                    fd,
                     address: address.clone(),
                     file: None,
                 })
             }
         }
+    }
+
+    /// Lets clients connect.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn listen(&self) -> Result<(), ListenError> {
+        rustix::net::listen(&self.fd, LISTEN_BACKLOG)
+            .map_err(|errno| system_error(&self.address, "listen", errno.into()))
     }
 
     /// The address it listens on.
@@ -144,6 +160,26 @@ impl Drop for ListenSocket {
     }
 }
 
+fn system_error(address: &NbdAddress, what: &'static str, source: io::Error) -> ListenError {
+    ListenError::System {
+        address: address.clone(),
+        what,
+        source,
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Connections of an earlier server may still be closing.
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    rustix::net::bind(&fd, &address)?;
+    Ok(fd)
+}
+
 fn bind_unix(path: &Path) -> Result<OwnedFd, Errno> {
     let fd = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -154,13 +190,12 @@ fn bind_unix(path: &Path) -> Result<OwnedFd, Errno> {
     // Linux gives the file the mode of the socket (minus the umask), so others can never connect.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(SOCKET_MODE))?;
     rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&fd, LISTEN_BACKLOG)?;
     Ok(fd)
 }
 
 /// Ends connections whose client machine or network disappeared without closing them; each would occupy one of the
 /// connections for ever. Accepted sockets inherit the option.
-fn keep_alive(listener: &TcpListener) -> Result<(), Errno> {
+fn keep_alive(listener: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_socket_keepalive(listener, true)?;
     sockopt::set_tcp_keepidle(listener, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(listener, KEEPALIVE_INTERVAL)?;
@@ -187,13 +222,9 @@ fn lock_directory(path: &Path) -> Option<OwnedFd> {
     Some(fd)
 }
 
-/// Removes a socket file that no process listens on.
+/// Removes a socket file that no process has.
 fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
-    let failed = |what, source| ListenError::System {
-        address: address.clone(),
-        what,
-        source,
-    };
+    let failed = |what, source| system_error(address, what, source);
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(failed("stat", error)),
@@ -204,25 +235,29 @@ fn clear_the_way(path: &Path, address: &NbdAddress) -> Result<(), ListenError> {
     }
     let give_up = Instant::now() + SOCKET_LINGER_MAX;
     loop {
-        match probe(path) {
-            Err(Errno::CONNREFUSED) => {
+        match probe(path, SocketType::STREAM) {
+            // A server that does not listen yet refuses as a file without a process does. For a datagram, only the file is
+            // refused in this way.
+            Err(Errno::CONNREFUSED) if probe(path, SocketType::DGRAM).err() != Some(Errno::PROTOTYPE) => {
                 tracing::info!(path = %path.display(), "replacing a stale socket");
                 return fs::remove_file(path).map_err(|error| failed("remove the stale socket", error));
             }
             // Checked on one connection, because a queue that is full of them no longer shows who listens.
             Ok(connection) if listener_is_dead(&connection) && hangs_up(&connection, give_up) => {}
-            Err(Errno::AGAIN) if Instant::now() < give_up => thread::sleep(SOCKET_LINGER_POLL),
             // A queue that stays full (AGAIN) for so long also means that a process listens.
-            Ok(_) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path.to_owned())),
+            Err(Errno::AGAIN) if Instant::now() < give_up => thread::sleep(SOCKET_LINGER_POLL),
+            Ok(_) | Err(Errno::AGAIN | Errno::CONNREFUSED) => {
+                return Err(ListenError::InUse(path.to_owned()));
+            }
             Err(errno) => return Err(failed("determine whether a server listens there", errno.into())),
         }
     }
 }
 
 /// Connects, without waiting.
-fn probe(path: &Path) -> Result<OwnedFd, Errno> {
+fn probe(path: &Path, kind: SocketType) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
     Ok(fd)
 }
@@ -259,6 +294,7 @@ fn hangs_up(connection: &OwnedFd, give_up: Instant) -> bool {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::net::TcpListener;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::{Barrier, Mutex, PoisonError};
@@ -281,11 +317,15 @@ mod tests {
         for round in 0..200 {
             drop(UnixListener::bind(&path).unwrap());
             let all: Vec<_> = thread::scope(|scope| {
-                let bind = || {
+                // Half of them do not listen yet.
+                let bind = |at: usize| {
                     together.wait();
-                    ListenSocket::bind(&address)
+                    match at % 2 {
+                        0 => ListenSocket::bind(&address),
+                        _ => ListenSocket::reserve(&address),
+                    }
                 };
-                let binds: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+                let binds: Vec<_> = (0..4).map(|at| scope.spawn(move || bind(at))).collect();
                 binds.into_iter().map(|bind| bind.join().unwrap()).collect()
             });
             let found = fs::symlink_metadata(&path).unwrap();
@@ -325,6 +365,27 @@ mod tests {
         drop(socket);
     }
 
+    /// A client of a server that is starting is refused at once, and the socket is not free for another server.
+    #[test]
+    fn a_reserved_address_refuses_clients_and_other_servers() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, address) = unix(&dir);
+        let socket = ListenSocket::reserve(&address).unwrap();
+        let refused = UnixStream::connect(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        let second = ListenSocket::reserve(&address);
+        assert!(matches!(second, Err(ListenError::InUse(_))), "{second:?}");
+        socket.listen().unwrap();
+        UnixStream::connect(&path).unwrap();
+
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let socket = ListenSocket::reserve(&format!("tcp:{free}").parse().unwrap()).unwrap();
+        let refused = std::net::TcpStream::connect(free).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        socket.listen().unwrap();
+        std::net::TcpStream::connect(free).unwrap();
+    }
+
     /// After a kill the kernel keeps listening until it has cleaned up the io_uring.
     #[test]
     fn the_socket_of_a_dead_server_is_waited_for() {
@@ -353,7 +414,7 @@ mod tests {
         let Some(lingering) = self::lingering(&path) else {
             return;
         };
-        let _clients: Vec<_> = std::iter::from_fn(|| probe(&path).ok()).collect();
+        let _clients: Vec<_> = std::iter::from_fn(|| probe(&path, SocketType::STREAM).ok()).collect();
         let successor = thread::spawn(move || ListenSocket::bind(&address).map(drop));
         thread::sleep(SOCKET_LINGER_POLL * 10);
         drop(lingering);

@@ -101,7 +101,7 @@ impl std::fmt::Debug for Daemon {
     }
 }
 
-/// Opens the devices and the cache, starts the threads and binds the NBD sockets. Clients can connect on return.
+/// Reserves the NBD sockets, opens the devices and the cache, and starts the threads. Clients can connect on return.
 ///
 /// # Errors
 /// One of these steps failed; everything that was open is closed again.
@@ -128,7 +128,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let geometry = &superblock.geometry;
     let thread_count = thread_count(spec.threads, geometry.shard_count);
     let export = Export::new(geometry.origin_len).read_only(spec.read_only);
-    // Bind the sockets before the superblock is marked open: if a socket is in use, a clean cache stays clean.
+    // Reserve the sockets before the superblock is marked open: if a socket is in use, a clean cache stays clean.
     let mut front_ends: Vec<Box<dyn FrontEnd>> = Vec::new();
     if !spec.nbd.is_empty() {
         front_ends.push(Box::new(NbdFrontEnd::bind(

@@ -19,7 +19,7 @@ use crate::threads::watched;
 /// NBD on one or more addresses.
 pub(crate) struct NbdFrontEnd {
     addresses: Vec<NbdAddress>,
-    /// The bound sockets, until they are served.
+    /// The reserved sockets, until they are served.
     servers: std::sync::Mutex<Vec<Server>>,
     export: Arc<Export>,
     /// The counts of the connections on each thread.
@@ -28,13 +28,14 @@ pub(crate) struct NbdFrontEnd {
 }
 
 impl NbdFrontEnd {
-    /// Binds the sockets. Clients can connect from now on, and are answered when the front end is started.
+    /// Reserves the sockets. Clients are refused until the front end is started: a start may still be refused.
     ///
     /// # Errors
     /// A socket is in use, or cannot be created.
     pub(crate) fn bind(addresses: &[NbdAddress], export: Export, threads: u32) -> Result<Self, HostError> {
         let shutdown = Shutdown::new();
-        let bind = |address| Ok::<_, HostError>(Server::bind(address, Limits::default(), shutdown.clone())?);
+        let bind =
+            |address| Ok::<_, HostError>(Server::reserve(address, Limits::default(), shutdown.clone())?);
         Ok(Self {
             addresses: addresses.to_vec(),
             servers: addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()?.into(),
@@ -80,6 +81,9 @@ impl FrontEnd for NbdFrontEnd {
         );
         if servers.is_empty() {
             return Ok(Vec::new());
+        }
+        for server in &servers {
+            server.listen()?;
         }
         let deal: Vec<_> = (0..threads.count())
             .map(|thread| self.serve(&threads, thread))
@@ -144,5 +148,30 @@ impl FrontEnd for NbdFrontEnd {
                 connections_total: first(at, all.connections_total),
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// A start that is refused has accepted no client: one would find its connection reset.
+    #[test]
+    fn clients_are_refused_before_the_front_end_starts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let addresses = [NbdAddress::Unix(path.clone())];
+        let front_end = NbdFrontEnd::bind(&addresses, Export::new(0), 1).unwrap();
+        let refused = UnixStream::connect(&path).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        assert!(
+            NbdFrontEnd::bind(&addresses, Export::new(0), 1).is_err(),
+            "it is in use"
+        );
+        drop(front_end);
+        assert!(!path.exists());
     }
 }
