@@ -30,7 +30,7 @@ use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
 use crate::nbd::NbdFrontEnd;
 use crate::order::{ANSWER_WITHIN, Order};
-use crate::origin::{explain, open_origin};
+use crate::origin::{Origin, explain, open_origin};
 use crate::process::keep_memory_free;
 use crate::safety::{self, Claim};
 use crate::spec::ServeSpec;
@@ -67,6 +67,8 @@ pub struct Daemon {
     stopping: AtomicBool,
     detaching: AtomicBool,
     lifecycle: Mutex<Lifecycle>,
+    /// Why the origin cannot be written.
+    origin_protection: Option<String>,
     devices: Devices,
     threads: Threads,
     front_ends: Vec<Box<dyn FrontEnd>>,
@@ -118,7 +120,14 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         .origin
         .clone()
         .unwrap_or_else(|| superblock.origin_path.clone().into());
-    let origin_file = open_origin(spec, &origin_path, &mut superblock)?;
+    let Origin {
+        file: origin_file,
+        protection,
+    } = open_origin(spec, &origin_path, &mut superblock)?;
+    let spec = &ServeSpec {
+        read_only: spec.read_only || protection.is_some(),
+        ..spec.clone()
+    };
     // Only here: a command that opens a cache for a moment does not report this.
     if !spec.nbd.is_empty() || spec.device.is_some() {
         warn_if_buffered("cache device", &cache_file);
@@ -200,6 +209,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         stopping: AtomicBool::new(false),
         detaching: AtomicBool::new(false),
         lifecycle: Mutex::new(lifecycle),
+        origin_protection: protection,
         devices,
         threads,
         front_ends,
@@ -223,7 +233,8 @@ fn open_state(spec: &ServeSpec, uuid: Uuid) -> Result<Arc<StateFile>, HostError>
 
 fn open_options(spec: &ServeSpec, mode: Mode) -> OpenOptions {
     OpenOptions {
-        write_back: mode == Mode::WriteBack,
+        // Nobody can write: the cache need not be marked dirty.
+        write_back: mode == Mode::WriteBack && !spec.read_only,
         after_crash: spec.after_crash,
         discard: match (spec.discard_cache, spec.discard_dirty) {
             (false, _) => Discard::Nothing,
@@ -359,6 +370,7 @@ impl Daemon {
             stopping: self.stopping.load(Ordering::Relaxed),
             threads: self.threads.count(),
             listeners: self
+            origin_protection: self.origin_protection.as_deref(),
                 .front_ends
                 .iter()
                 .flat_map(|front_end| front_end.report())
@@ -394,7 +406,7 @@ impl Daemon {
         if next.mode == Mode::WriteBack && self.detaching.load(Ordering::Relaxed) {
             return Err("the cache is being detached: write-back is no longer allowed".into());
         }
-        if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack {
+        if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack && !self.spec.read_only {
             let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
             if self.stopping.load(Ordering::SeqCst) {
                 // A stop is closing the cache, or has closed it.

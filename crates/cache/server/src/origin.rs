@@ -1,5 +1,8 @@
 //! The origin of a cache: checks that it is the right one, and reads its file systems.
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
 use flaz_device::Device;
 use flaz_engine::cache::CacheError;
 use flaz_engine::fingerprint::{FINGERPRINT_BYTES, partitions, read_start};
@@ -14,12 +17,19 @@ use crate::filesystem::{FILE_SYSTEMS_MAX, FileSystem, in_partitions, recognise, 
 use crate::safety;
 use crate::spec::ServeSpec;
 
+/// An open origin.
+pub(crate) struct Origin {
+    pub(crate) file: FileDevice,
+    /// Why it cannot be written, if that is not the user's wish: then it is open for reading only.
+    pub(crate) protection: Option<String>,
+}
+
 /// Opens the origin and checks that it belongs to the cache.
 pub(crate) fn open_origin(
     spec: &ServeSpec,
-    path: &std::path::Path,
+    path: &Path,
     superblock: &mut Superblock,
-) -> Result<FileDevice, HostError> {
+) -> Result<Origin, HostError> {
     refuse_on_waiting("the origin", path, "specify another path of it with --origin")?;
     if let Some(uses) = safety::final_uses_text(path) {
         return Err(format!(
@@ -29,7 +39,10 @@ pub(crate) fn open_origin(
         )
         .into());
     }
-    let origin = open(path, spec.read_only)?;
+    let Origin {
+        file: origin,
+        protection,
+    } = open(path, spec.read_only)?;
     // Check the identity before the size: the size of another device means nothing.
     let identity = origin.identity();
     warn_if_weak(&origin);
@@ -72,25 +85,82 @@ pub(crate) fn open_origin(
             origin.len()
         );
     }
-    Ok(origin)
+    if let Some(why) = &protection {
+        let discards_dirty = spec.discard_cache && spec.discard_dirty;
+        if superblock.dirty && !discards_dirty {
+            return Err(format!(
+                "origin {} is read-only ({why}), and the cache holds, or may hold, dirty blocks (writes that have not \
+                 reached the origin): make the origin writable, or discard those writes with `flaz serve \
+                 --discard-cache --discard-dirty`",
+                path.display()
+            )
+            .into());
+        }
+        tracing::warn!(
+            "origin {} is read-only ({why}): clients get a read-only device",
+            path.display()
+        );
+    }
+    Ok(Origin {
+        file: origin,
+        protection,
+    })
 }
 
-fn open(path: &std::path::Path, read_only: bool) -> Result<FileDevice, HostError> {
-    let mode = OpenMode {
-        read_only,
-        hold: Hold::Exclusive,
-        buffered: false,
+/// Opens the origin for reading and writing, or for reading only if it is protected or `read_only`.
+fn open(path: &Path, read_only: bool) -> Result<Origin, HostError> {
+    let open = |read_only| {
+        let mode = OpenMode {
+            read_only,
+            hold: Hold::Exclusive,
+            buffered: false,
+        };
+        FileDevice::open(path, mode)
     };
-    FileDevice::open(path, mode).map_err(|error| {
+    let mut protection = match read_only {
+        true => None,
+        false => protection_of(path),
+    };
+    let mut opened = open(read_only || protection.is_some());
+    if let Err(OpenError::Io { source, .. }) = &opened
+        && !read_only
+        && protection.is_none()
+        && is_protected(source)
+    {
+        protection = Some(source.to_string());
+        opened = open(true);
+    }
+    let file = opened.map_err(|error| {
         let way_out = match &error {
-            OpenError::Io { source, .. } if is_protected(source) && !read_only => {
-                "use --read-only if it need not be written"
+            OpenError::Io { source, .. } if is_protected(source) => {
+                "flaz needs at least the permission to read it"
             }
             OpenError::Io { .. } => "specify its current path with --origin",
             _ => "nothing was changed",
         };
-        format!("origin: {error} ({way_out})").into()
-    })
+        format!("origin: {error} ({way_out})")
+    })?;
+    Ok(Origin { file, protection })
+}
+
+/// Why a file or device must not be written although root can open it for that.
+fn protection_of(path: &Path) -> Option<String> {
+    let metadata = std::fs::metadata(path).ok()?;
+    if metadata.is_file() {
+        let mode = metadata.mode() & 0o7777;
+        return (mode & 0o222 == 0).then(|| format!("its mode is {mode:04o}"));
+    }
+    // Of a block device the kernel accepts an open for writing, and refuses each write.
+    let is_protected =
+        metadata.file_type().is_block_device() && is_write_protected(Path::new("/sys"), metadata.rdev());
+    is_protected.then(|| "the block device is write-protected".to_owned())
+}
+
+/// Whether sysfs says that a block device is read-only.
+fn is_write_protected(sys: &Path, device: u64) -> bool {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let flag = std::fs::read_to_string(sys.join("dev/block").join(number).join("ro"));
+    flag.is_ok_and(|flag| flag.trim() == "1")
 }
 
 fn is_protected(error: &std::io::Error) -> bool {
@@ -141,4 +211,40 @@ pub(crate) fn explain(
     }
     let now = runtime.block_on(file_system(origin));
     format!("{error}; {}", what_changed(before, now.as_ref())).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_write_protected_block_device_is_recognised() {
+        let sys = tempfile::tempdir().unwrap();
+        let directory = sys.path().join("dev/block/8:17");
+        std::fs::create_dir_all(&directory).unwrap();
+        let device = rustix::fs::makedev(8, 17);
+        assert!(!is_write_protected(sys.path(), device), "nothing is known");
+        for (flag, expected) in [("0\n", false), ("1\n", true)] {
+            std::fs::write(directory.join("ro"), flag).unwrap();
+            assert_eq!(is_write_protected(sys.path(), device), expected);
+        }
+    }
+
+    /// Root can write to it all the same.
+    #[test]
+    fn an_origin_without_write_permission_is_opened_for_reading() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("origin");
+        std::fs::write(&path, [7; 4096]).unwrap();
+        for (mode, expected) in [(0o600, None), (0o444, Some("its mode is 0444".to_owned()))] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(open(&path, false).unwrap().protection, expected);
+            assert_eq!(
+                open(&path, true).unwrap().protection,
+                None,
+                "it is the user's wish"
+            );
+        }
+    }
 }

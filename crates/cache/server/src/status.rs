@@ -71,6 +71,8 @@ pub(crate) struct Facts<'a> {
     pub settings: Settings,
     pub cache: &'a CacheReport,
     pub origin: &'a OriginReport,
+    /// Why the origin cannot be written.
+    pub origin_protection: Option<&'a str>,
     pub started: Instant,
     pub opened: &'a Opened,
     pub stopping: bool,
@@ -132,6 +134,11 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
     }
     if failed {
         warnings.push(bypassed(stats.counts.cache_no_space > 0));
+    }
+    if let Some(why) = facts.origin_protection {
+        warnings.push(format!(
+            "the origin is read-only ({why}), and so is the cached device: make the origin writable and restart"
+        ));
     }
     for (device, emulation) in [
         ("origin", facts.spec.emulate_origin),

@@ -16,6 +16,7 @@ mod nbdsh;
 mod origin_changed;
 mod postgres;
 mod qemu;
+mod protected;
 mod reclaim;
 mod restart;
 mod settings;
