@@ -57,7 +57,7 @@ for driver in --ublk --nbd-device; do
     mount /dev/mapper/part "$files"
     mkdir "$files/state"
     sync
-    timeout --kill-after 1 "$limit_s" flaz stop "$CACHE" >/dev/null || fail "flaz stop waits for its own device"
+    timeout --kill-after 1 "$limit_s" flaz stop --force "$CACHE" >/dev/null || fail "flaz stop waits for its own device"
     wait_for_server
     echo 3 >/proc/sys/vm/drop_caches
     refused_soon "$files/state is on /dev/flaz/disk (mounted on $files), which waits" \

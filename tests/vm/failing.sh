@@ -38,7 +38,7 @@ restart() {
 }
 # after_failure MODE: the stop says that the cache device has failed.
 after_failure() {
-    ! flaz stop "$served" >/dev/null 2>/tmp/stop.out || fail "the stop says nothing about the SSD"
+    ! flaz stop --force "$served" >/dev/null 2>/tmp/stop.out || fail "the stop says nothing about the SSD"
     grep -q 'cache device failed' /tmp/stop.out || fail "the stop: $(cat /tmp/stop.out)"
     ! wait "$server" || fail "the exit status of the daemon is 0"
     serve_disk "$1"

@@ -71,7 +71,7 @@ writers_end_well() {
 
 # end: also if the stop reports the SSD.
 end() {
-    flaz stop "$served" >/dev/null 2>&1 || true
+    flaz stop --force "$served" >/dev/null 2>&1 || true
     wait "$server" || true
 }
 

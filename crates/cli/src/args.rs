@@ -462,14 +462,24 @@ pub struct DetachArgs {
 /// `flaz stop`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Returns when the daemon has completed the requests in flight and closed the cache.
+Returns when the daemon has completed the requests in flight and closed the cache. While NBD clients are \
+connected, or the block device is mounted or open, `stop` refuses and names them; a device that is kept \
+(`flaz serve --keep-device`) may be in use. With --force, clients are disconnected, and requests to a block \
+device in use wait for the next start. SIGTERM stops the daemon as --force does.
 
-Example:
-  flaz stop /dev/nvme0n1p3 --timeout 30")]
+Examples:
+  flaz stop /dev/nvme0n1p3 --timeout 30
+  flaz stop /dev/nvme0n1p3 --if-idle")]
 pub struct StopArgs {
     /// The cache.
     #[command(flatten)]
     pub target: TargetArgs,
+    /// Stop although clients are connected or the block device is in use
+    #[arg(long)]
+    pub force: bool,
+    /// If it is in use, leave it running and succeed, with a line that names the users
+    #[arg(long, conflicts_with = "force")]
+    pub if_idle: bool,
     /// Stop waiting after SECONDS. The daemon continues to shut down
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = interval)]
     pub timeout: Duration,

@@ -72,8 +72,9 @@ serve() {
 }
 started() { [ "$(grep -c '^ready: /dev/flaz/' "$serve_log")" -ge "$starts" ] || ! kill -0 "$server"; }
 
+# stop: also while the device is in use.
 stop() {
-    flaz stop "$served" >/dev/null
+    flaz stop --force "$served" >/dev/null
     wait_for_server
 }
 

@@ -11,6 +11,7 @@
 //! > {"v":1,"cmd":"detach"}                           the same, and write-through from now on; then stop
 //! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once
 //! < {"v":1,"ok":true,"dirty_blocks":0}               what the origin lacks; not known at once
+//! < {"v":1,"ok":false,"error":"..","users":[".."]}   clients use it; with "force":true it stops all the same
 //! > {"v":1,"cmd":"fly"}
 //! < {"v":1,"ok":false,"error":"unknown variant `fly`, .."}
 //! ```
@@ -50,11 +51,19 @@ pub enum Request {
         /// Reply when the daemon has stopped, not at once.
         #[serde(default = "yes")]
         wait: bool,
+        /// Also while clients are connected, or a block device is in use.
+        #[serde(default, skip_serializing_if = "is_false")]
+        force: bool,
     },
 }
 
 fn yes() -> bool {
     true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// The reply of the daemon.
@@ -71,6 +80,11 @@ pub enum Reply {
     },
     /// Done; or begun, for a stop that does not wait.
     Done,
+    /// To a stop: it was not begun, because of these users.
+    InUse {
+        /// Clients, and users of block devices, for the user.
+        users: Vec<String>,
+    },
     /// Refused or failed, with a message for the user.
     Refused(String),
 }
@@ -88,6 +102,8 @@ struct Wire {
     settings: Option<Settings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dirty_blocks: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    users: Option<Vec<String>>,
 }
 
 /// Why a line is not a valid request or reply, with a message for the user.
@@ -141,6 +157,11 @@ impl Reply {
         let wire: Wire = serde_json::from_value(Value::Object(object))
             .map_err(|error| LineError::Content(error.to_string()))?;
         Ok(match wire {
+            Wire {
+                ok: false,
+                users: Some(users),
+                ..
+            } => Self::InUse { users },
             Wire { ok: false, error, .. } => {
                 Self::Refused(error.unwrap_or_else(|| "no reason given".to_owned()))
             }
@@ -169,12 +190,18 @@ impl Reply {
             status: None,
             settings: None,
             dirty_blocks: None,
+            users: None,
         };
         match self {
             Self::Status(status) => wire.status = Some(status.clone()),
             Self::Settings(settings) => wire.settings = Some(settings.clone()),
             Self::Left { dirty_blocks } => wire.dirty_blocks = Some(*dirty_blocks),
             Self::Done => {}
+            Self::InUse { users } => {
+                wire.ok = false;
+                wire.error = Some(format!("in use: {}", users.join("; ")));
+                wire.users = Some(users.clone());
+            }
             Self::Refused(message) => {
                 wire.ok = false;
                 wire.error = Some(message.clone());
@@ -225,7 +252,14 @@ mod tests {
             Request::SetUntilRestart(patch),
             Request::Flush {},
             Request::Detach {},
-            Request::Stop { wait: false },
+            Request::Stop {
+                wait: false,
+                force: false,
+            },
+            Request::Stop {
+                wait: true,
+                force: true,
+            },
         ] {
             assert_eq!(Request::parse(&request.to_line()), Ok(request));
         }
@@ -236,7 +270,10 @@ mod tests {
         assert_eq!(Request::parse(r#"{"cmd":"status"}"#), Ok(Request::Status {}));
         assert_eq!(
             Request::parse(r#"{"cmd":"stop"}"#),
-            Ok(Request::Stop { wait: true })
+            Ok(Request::Stop {
+                wait: true,
+                force: false
+            })
         );
         let set = Request::parse(r#"{"v":1,"cmd":"set","mode":"write-around","sequential-cutoff":4096}"#);
         let patch = SettingsPatch {
@@ -294,6 +331,9 @@ mod tests {
             Reply::Status(Box::new(crate::report::example::example())),
             Reply::Settings(settings),
             Reply::Done,
+            Reply::InUse {
+                users: vec!["process 7 (nbdcopy)".to_owned()],
+            },
             Reply::Refused("no\nway \"".to_owned()),
         ] {
             let line = reply.to_line();

@@ -90,7 +90,15 @@ fn requests_are_answered_in_order() {
         .unwrap_err();
     assert_eq!(error.to_string(), "the daemon reports: not on a Sunday");
     assert_eq!(
-        client.ask(&Request::Stop { wait: true }, ANSWER).unwrap(),
+        client
+            .ask(
+                &Request::Stop {
+                    wait: true,
+                    force: false
+                },
+                ANSWER
+            )
+            .unwrap(),
         Reply::Done
     );
 }
@@ -260,7 +268,13 @@ fn a_server_that_does_not_answer_times_out() {
     assert!(matches!(error, ControlError::TimedOut { .. }), "{error}");
     let error = scratch
         .client()
-        .ask(&Request::Stop { wait: true }, Duration::from_millis(100))
+        .ask(
+            &Request::Stop {
+                wait: true,
+                force: false,
+            },
+            Duration::from_millis(100),
+        )
         .unwrap_err();
     assert!(error.to_string().contains("still stopping"), "{error}");
 }

@@ -4,9 +4,12 @@
 //! every socket, which ends the wait in the kernel on any thread. This costs nothing while the server runs.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::net::{AddressFamily, sockopt};
 
 /// Stops a server. Clones stop the same server.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +69,14 @@ impl Shutdown {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.lock().connections.len()
+    }
+
+    /// The clients that are connected, for the user.
+    #[must_use]
+    pub fn clients(&self) -> Vec<String> {
+        let mut clients: Vec<String> = self.lock().connections.values().map(client).collect();
+        clients.sort_unstable();
+        clients
     }
 
     /// Registers a listening socket; `None` if the server is stopping.
@@ -148,6 +159,29 @@ impl Drop for Registration {
     }
 }
 
+/// The other end of a connection: its process on this machine, or its address.
+fn client(fd: &OwnedFd) -> String {
+    // Only a Unix socket knows the process.
+    if sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
+        && let Ok(peer) = sockopt::socket_peercred(fd)
+    {
+        let number = peer.pid.as_raw_nonzero();
+        return match std::fs::read_to_string(format!("/proc/{number}/comm")) {
+            Ok(name) => format!("process {number} ({})", name.trim_end()),
+            // nbd-client gives its connection to the kernel and ends.
+            Err(_) => format!("process {number} (ended; its connection is still in use)"),
+        };
+    }
+    match rustix::net::getpeername(fd)
+        .ok()
+        .flatten()
+        .map(SocketAddr::try_from)
+    {
+        Some(Ok(address)) => address.to_string(),
+        _ => "a client without an address".to_owned(),
+    }
+}
+
 fn hang_up(fd: &OwnedFd, how: rustix::net::Shutdown) {
     // Fails only if the peer has already gone.
     let _ = rustix::net::shutdown(fd.as_fd(), how);
@@ -157,6 +191,7 @@ fn hang_up(fd: &OwnedFd, how: rustix::net::Shutdown) {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -197,6 +232,26 @@ mod tests {
         drop(first);
         let _second = shutdown.register_connection(fd(2), 1).unwrap();
         assert_eq!(shutdown.connections(), 1);
+    }
+
+    #[test]
+    fn clients_are_named_by_process_or_address() {
+        let shutdown = Shutdown::new();
+        assert!(shutdown.clients().is_empty());
+        let (local, _client) = UnixStream::pair().unwrap();
+        let held = shutdown.register_connection(local.into(), 2).unwrap();
+        let process = format!("process {} (", std::process::id());
+        let clients = shutdown.clients();
+        assert!(
+            clients.len() == 1 && clients[0].starts_with(&process),
+            "{clients:?}"
+        );
+        drop(held);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (remote, _) = listener.accept().unwrap();
+        let _held = shutdown.register_connection(remote.into(), 2).unwrap();
+        assert_eq!(shutdown.clients(), [client.local_addr().unwrap().to_string()]);
     }
 
     #[test]

@@ -41,6 +41,8 @@ use crate::threads::{ThreadParts, Threads};
 
 /// How long clients have to read their last replies when the daemon stops.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
+/// How long clients that are leaving have before they count as users.
+const LEAVING_WITHIN: Duration = Duration::from_secs(1);
 /// How long the threads have to write all dirty blocks to the origin: a slow disk and a large cache take hours.
 pub const CLEAN_WITHIN: Duration = Duration::from_secs(48 * 3600);
 /// Maximum number of further writeback passes in a detach, for writes that arrive while it begins.
@@ -520,6 +522,22 @@ impl Daemon {
             Mode::WriteBack => format!("{error} (the mode is write-through now)").into(),
             _ => error,
         })
+    }
+
+    /// What a stop would disconnect, or leave waiting for the next start: clients, and users of a block device.
+    pub fn users(&self) -> Vec<String> {
+        let deadline = Instant::now() + LEAVING_WITHIN;
+        loop {
+            let users: Vec<_> = self
+                .front_ends
+                .iter()
+                .flat_map(|front_end| front_end.users())
+                .collect();
+            if users.is_empty() || Instant::now() > deadline {
+                return users;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn not_stopping(&self) -> Result<(), HostError> {

@@ -98,6 +98,11 @@ pub trait FrontEnd: Send + Sync {
             })
     }
 
+    /// What a stop would disconnect, or leave waiting for the next start, for a message.
+    fn users(&self) -> Vec<String> {
+        self.in_use().into_iter().collect()
+    }
+
     /// The cache has been detached: nothing is kept for a next start.
     fn detached(&self) {}
 

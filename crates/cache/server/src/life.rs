@@ -107,6 +107,11 @@ impl Life {
         self.changed.notify_all();
     }
 
+    /// Whether a stop was requested.
+    pub fn is_stopping(&self) -> bool {
+        !matches!(self.lock().stop, Stop::NotRequested)
+    }
+
     /// Waits until a stop is requested.
     pub fn wait_for_reason(&self) -> Reason {
         let mut state = self.lock();
@@ -168,11 +173,13 @@ mod tests {
     #[test]
     fn the_first_stop_reason_is_kept() {
         let life = Life::default();
+        assert!(!life.is_stopping());
         life.ask_to_stop(Reason::Signal(SIGTERM));
         life.ask_to_stop(Reason::Asked);
         assert_eq!(life.wait_for_reason().text(), "SIGTERM");
         life.ask_to_stop(Reason::Asked);
         assert!(matches!(life.lock().stop, Stop::Taken), "it is only logged");
+        assert!(life.is_stopping());
     }
 
     #[test]

@@ -127,6 +127,11 @@ impl FrontEnd for NbdFrontEnd {
         self.shutdown.cut();
     }
 
+    fn users(&self) -> Vec<String> {
+        let client = |client| format!("NBD client {client} is connected");
+        self.shutdown.clients().into_iter().map(client).collect()
+    }
+
     fn counts(&self) -> Vec<Snapshot> {
         self.counters.iter().map(|counters| counters.snapshot()).collect()
     }

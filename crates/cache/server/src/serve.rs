@@ -246,7 +246,13 @@ impl Handler {
                 self.life.ask_to_stop(Reason::Detached);
                 self.life.wait_for_end().map(|_| Reply::Done)
             }
-            Request::Stop { wait } => {
+            Request::Stop { wait, force } => {
+                // Before the start is complete there are no users, and a second request waits for the end of the first.
+                let daemon = self.daemon.get().filter(|_| !force && !self.life.is_stopping());
+                let users = daemon.map(Daemon::users).unwrap_or_default();
+                if !users.is_empty() {
+                    return Ok(Reply::InUse { users });
+                }
                 self.life.ask_to_stop(Reason::Asked);
                 if !wait {
                     return Ok(Reply::Done);

@@ -11,10 +11,21 @@ use crate::size::HumanBytes;
 /// Runs `flaz stop`.
 ///
 /// # Errors
-/// There is no daemon, it could not stop cleanly, or it exceeds the timeout.
+/// There is no daemon, it is in use, it could not stop cleanly, or it exceeds the timeout.
 pub fn run(args: &StopArgs) -> Result<(), Failure> {
     let mut client = target::require(args.target.cache.as_deref(), args.target.control.as_deref())?;
-    match client.ask(&Request::Stop { wait: true }, args.timeout)? {
+    let stop = Request::Stop {
+        wait: true,
+        force: args.force,
+    };
+    match client.ask(&stop, args.timeout)? {
+        Reply::InUse { users } if args.if_idle => {
+            output::print(&format!("left running: {}\n", users.join("; ")))
+        }
+        Reply::InUse { users } => Err(Failure::BadNews(format!(
+            "not stopped: {}: disconnect or unmount first, or stop all the same with --force",
+            users.join("; ")
+        ))),
         // A daemon of an older version does not report the number.
         Reply::Done | Reply::Left { dirty_blocks: 0 } => {
             output::confirm("stopped cleanly: the next start is warm\n")

@@ -184,9 +184,9 @@ impl Server {
             .unwrap_or_else(|| panic!("not in {status:#}"))
     }
 
-    /// Runs `flaz stop`, and expects the server to end successfully.
+    /// Runs `flaz stop --force`, because clients may be connected, and expects the server to end successfully.
     pub fn stop(self) {
-        self.end_well("stop");
+        self.end_well("stop --force");
     }
 
     /// Runs `flaz flush`: writes all dirty blocks to the origin.

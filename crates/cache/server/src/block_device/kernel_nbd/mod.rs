@@ -383,6 +383,14 @@ impl FrontEnd for KernelNbdFrontEnd {
         self.shutdown.cut();
     }
 
+    /// With --keep-device a stop leaves the device in place, whatever uses it.
+    fn users(&self) -> Vec<String> {
+        match self.keep.load(Ordering::SeqCst) {
+            true => Vec::new(),
+            false => self.in_use().into_iter().collect(),
+        }
+    }
+
     fn detached(&self) {
         self.keep.store(false, Ordering::SeqCst);
     }

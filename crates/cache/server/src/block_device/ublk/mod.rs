@@ -260,6 +260,14 @@ impl FrontEnd for UblkFrontEnd {
         self.queues.park();
     }
 
+    /// With --keep-device a stop leaves the device in place, whatever uses it.
+    fn users(&self) -> Vec<String> {
+        match self.keep.load(Ordering::SeqCst) {
+            true => Vec::new(),
+            false => self.in_use().into_iter().collect(),
+        }
+    }
+
     fn detached(&self) {
         self.keep.store(false, Ordering::SeqCst);
     }
