@@ -84,9 +84,9 @@ pub trait HostRecords: 'static {
     /// Writes the record. Before shards are started, and after they have stopped. False: not written.
     fn note(&self, record: HostRecord) -> LocalBoxFuture<'_, bool>;
 
-    /// Records that the cache may hold dirty blocks from now on, and the generation of the superblock that marks it dirty.
-    /// False: not written.
-    fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool>;
+    /// Records whether the cache may hold dirty blocks from now on, and the generation of the superblock that says so. False:
+    /// not written.
+    fn note_dirty(&self, dirty: bool, generation: u64) -> LocalBoxFuture<'_, bool>;
 
     /// Records the current fingerprint of the origin. The call with the highest `ticket` wins, regardless of the order in
     /// which calls arrive: each shard makes its own. False: not written.

@@ -41,6 +41,8 @@ use crate::threads::{ThreadParts, Threads};
 
 /// How long clients have to read their last replies when the daemon stops.
 const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
+/// Interval of [`Daemon::housekeep`].
+pub(crate) const HOUSEKEEP_EVERY: Duration = Duration::from_secs(10);
 /// How long clients that are leaving have before they count as users.
 const LEAVING_WITHIN: Duration = Duration::from_secs(1);
 /// How long the threads have to write all dirty blocks to the origin: a slow disk and a large cache take hours.
@@ -64,13 +66,13 @@ pub struct Daemon {
     /// The cache device and the fixed properties of the cache.
     cache_report: CacheReport,
     origin_report: OriginReport,
+    /// Why the origin cannot be written.
+    origin_protection: Option<String>,
     started: Instant,
     opened: Opened,
     stopping: AtomicBool,
     detaching: AtomicBool,
     lifecycle: Mutex<Lifecycle>,
-    /// Why the origin cannot be written.
-    origin_protection: Option<String>,
     devices: Devices,
     threads: Threads,
     front_ends: Vec<Box<dyn FrontEnd>>,
@@ -206,12 +208,12 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
             path: origin_path,
             size_bytes: lifecycle.superblock().geometry.origin_len,
         },
+        origin_protection: protection,
         started,
         opened,
         stopping: AtomicBool::new(false),
         detaching: AtomicBool::new(false),
         lifecycle: Mutex::new(lifecycle),
-        origin_protection: protection,
         devices,
         threads,
         front_ends,
@@ -367,12 +369,12 @@ impl Daemon {
             settings: settings.clone(),
             cache: &self.cache_report,
             origin: &self.origin_report,
+            origin_protection: self.origin_protection.as_deref(),
             started: self.started,
             opened: &self.opened,
             stopping: self.stopping.load(Ordering::Relaxed),
             threads: self.threads.count(),
             listeners: self
-            origin_protection: self.origin_protection.as_deref(),
                 .front_ends
                 .iter()
                 .flat_map(|front_end| front_end.report())
@@ -447,6 +449,33 @@ impl Daemon {
         })?)
     }
 
+    /// Work that is done from time to time.
+    pub fn housekeep(&self) {
+        if let Err(error) = self.settle() {
+            tracing::warn!("the cache stays marked as dirty: {error}");
+        }
+    }
+
+    /// Marks the cache as not dirty, once the mode is not write-back and the origin has every block: then damage to the cache
+    /// refuses no start.
+    ///
+    /// # Errors
+    /// A thread does not answer, or the cache device fails.
+    fn settle(&self) -> Result<(), HostError> {
+        // Held until the end, so that no request selects write-back meanwhile.
+        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_served = !self.stopping.load(Ordering::SeqCst);
+        if is_served && settings.mode != Mode::WriteBack && lifecycle.superblock().dirty {
+            let around = self.devices.surroundings();
+            let withdraw = lifecycle.withdraw_write_back(&around, &self.threads);
+            if Runtime::new(Config::default())?.block_on(withdraw)? {
+                tracing::info!("the origin has every block: the cache is no longer marked as dirty");
+            }
+        }
+        Ok(())
+    }
+
     /// Writes all dirty blocks to the origin. Returns the number of blocks that are still dirty: written in the
     /// meantime, or damaged.
     ///
@@ -457,6 +486,11 @@ impl Daemon {
         let left = self.dirty_blocks()?;
         if let Some(error) = cleaned.into_iter().find_map(Result::err) {
             return Err(self.not_clean(left, &error));
+        }
+        if left == 0
+            && let Err(error) = self.settle()
+        {
+            tracing::warn!("the cache stays marked as dirty: {error}");
         }
         Ok(left)
     }

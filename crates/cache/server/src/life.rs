@@ -112,16 +112,18 @@ impl Life {
         !matches!(self.lock().stop, Stop::NotRequested)
     }
 
-    /// Waits until a stop is requested.
-    pub fn wait_for_reason(&self) -> Reason {
-        let mut state = self.lock();
-        loop {
-            match std::mem::replace(&mut state.stop, Stop::Taken) {
-                Stop::Requested(reason) => return reason,
-                Stop::NotRequested => state.stop = Stop::NotRequested,
-                Stop::Taken => unreachable!("one thread waits for the reason, once"),
+    /// Waits until a stop is requested; `None`: not within this time.
+    pub fn wait_for_reason(&self, within: Duration) -> Option<Reason> {
+        let waits = |state: &mut State| matches!(state.stop, Stop::NotRequested);
+        let waited = self.changed.wait_timeout_while(self.lock(), within, waits);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut state.stop, Stop::Taken) {
+            Stop::Requested(reason) => Some(reason),
+            Stop::NotRequested => {
+                state.stop = Stop::NotRequested;
+                None
             }
-            state = self.wait(state);
+            Stop::Taken => unreachable!("one thread waits for the reason, once"),
         }
     }
 
@@ -173,10 +175,13 @@ mod tests {
     #[test]
     fn the_first_stop_reason_is_kept() {
         let life = Life::default();
-        assert!(!life.is_stopping());
+        assert!(!life.is_stopping() && life.wait_for_reason(Duration::ZERO).is_none());
         life.ask_to_stop(Reason::Signal(SIGTERM));
         life.ask_to_stop(Reason::Asked);
-        assert_eq!(life.wait_for_reason().text(), "SIGTERM");
+        let reason = life
+            .wait_for_reason(Duration::from_secs(60))
+            .map(|reason| reason.text());
+        assert_eq!(reason.as_deref(), Some("SIGTERM"));
         life.ask_to_stop(Reason::Asked);
         assert!(matches!(life.lock().stop, Stop::Taken), "it is only logged");
         assert!(life.is_stopping());

@@ -19,7 +19,7 @@ use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::daemon::{Daemon, Lasting, start};
+use crate::daemon::{Daemon, HOUSEKEEP_EVERY, Lasting, start};
 use crate::error::HostError;
 use crate::life::{Life, Reason, STILL_STARTING};
 use crate::process::{lock_memory, prepare};
@@ -115,7 +115,12 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
     announce(spec, daemon, control, begun.elapsed());
     ready();
 
-    let reason = life.wait_for_reason();
+    let reason = loop {
+        match life.wait_for_reason(HOUSEKEEP_EVERY) {
+            Some(reason) => break reason,
+            None => daemon.housekeep(),
+        }
+    };
     tracing::info!("stopping: {}", reason.text());
     notify(&[
         NotifyState::Stopping,
@@ -193,12 +198,12 @@ fn watch_signals(life: &Arc<Life>) -> Result<(), ServeError> {
                 tracing::error!("second signal: exiting at once; the cache was not closed cleanly");
                 std::process::exit(EXIT_FAILURE);
             }
+            stopping = true;
             life.ask_to_stop(Reason::Signal(signal));
         }
     };
     std::thread::Builder::new()
         .name("signals".to_owned())
-            stopping = true;
         .spawn(watch)
         .map_err(ServeError::system("starting the signal thread"))?;
     Ok(())

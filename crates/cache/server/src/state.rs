@@ -263,12 +263,12 @@ impl StateFile {
         self.change(&mut self.held(), |record| record.fenced = true)
     }
 
-    /// Records that the cache being served may contain blocks that are newer than the origin from now on. Returns false
+    /// Records whether the cache being served may contain blocks that are newer than the origin from now on. Returns false
     /// and warns if the record cannot be written.
-    pub fn note_dirty(&self, generation: u64) -> bool {
+    pub fn note_dirty(&self, dirty: bool, generation: u64) -> bool {
         self.change(&mut self.held(), |record| {
             record.generation = generation;
-            record.dirty = true;
+            record.dirty = dirty;
         })
     }
 
@@ -459,7 +459,7 @@ mod tests {
         assert!(state.note(memory(1), None));
         let obstacle = refuse_writes(place, uuid);
         assert!(!state.note(memory(2), None));
-        assert!(!state.note_dirty(9));
+        assert!(!state.note_dirty(true, 9));
         assert!(!state.note_fenced());
         std::fs::remove_dir(obstacle).unwrap();
         assert!(state.note_origin(1, print));
@@ -503,10 +503,11 @@ mod tests {
         assert_eq!(dirty(), None);
         assert!(state(2).note(memory(1), None));
         assert_eq!(dirty(), Some(false));
-        assert!(state(2).note_dirty(2));
+        assert!(state(2).note_dirty(true, 2));
         assert_eq!(dirty(), Some(true));
-        assert!(state(2).note(memory(3), None));
+        assert!(state(2).note_dirty(false, 3));
         assert_eq!(dirty(), Some(false));
+        assert_eq!(state(2).recall().unwrap().generation, 3);
     }
 
     /// Also by a server that is not told the path.
@@ -515,7 +516,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = |number| StateFile::open(Some(directory.path()), Uuid::from_u128(number));
         assert!(state(1).of_cache_at(Path::new("/dev/ssd")).note(memory(1), None));
-        assert!(state(1).note_cache_of("wwn:1") && state(1).note_dirty(2));
+        assert!(state(1).note_cache_of("wwn:1") && state(1).note_dirty(true, 2));
         let other = state(2).other_cache_of("wwn:1").unwrap();
         assert_eq!(other.path.as_deref(), Some("/dev/ssd"));
         assert!(
@@ -548,7 +549,7 @@ mod tests {
         assert!(state(1).other_cache_of("wwn:1").is_none(), "it is this one");
         let other = || state(2).other_cache_of("wwn:1").unwrap();
         assert_eq!((other().uuid, other().dirty), (Uuid::from_u128(1), false));
-        assert!(state(1).note_dirty(4));
+        assert!(state(1).note_dirty(true, 4));
         assert!(other().dirty);
     }
 

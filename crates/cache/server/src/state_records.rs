@@ -87,8 +87,8 @@ impl HostRecords for StateRecords {
         .boxed_local()
     }
 
-    fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool> {
-        self.note_by(move |state| state.note_dirty(generation))
+    fn note_dirty(&self, dirty: bool, generation: u64) -> LocalBoxFuture<'_, bool> {
+        self.note_by(move |state| state.note_dirty(dirty, generation))
     }
 
     fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool> {

@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use flaz_nbd::Client;
 use flaz_nbd::request::Command;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::data::mixed_data;
@@ -149,4 +150,36 @@ fn unreadable_dirty_blocks_can_be_discarded() {
     idle(&scratch, "flush", &cache).fails();
     Server::start(&scratch, &cache, "--discard-cache --discard-dirty").stop();
     idle(&scratch, "flush", &cache).ok();
+}
+
+/// The origin has every block, so the contents of the cache are not needed.
+#[test]
+fn damage_after_a_flush_in_write_through_refuses_no_start() {
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", 16 << 20);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let server = Server::start(&scratch, &cache, "--mode write-back");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    let written = mixed_data(LEN, 11);
+    client.write(0, &written).expect("writes");
+    server.set("mode=write-through");
+    server.flush();
+    drop(client);
+    assert!(!server.end_by(Signal::KILL).success());
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&cache.path)
+        .expect("opens");
+    let len = file.metadata().expect("a file").len();
+    // Everything but the superblocks.
+    file.write_all_at(&vec![0; (len - (1 << 20)) as usize], 128 << 10)
+        .expect("writes");
+    let server = Server::start(&scratch, &cache, "");
+    assert!(!server.started_warm());
+    let mut client = Client::connect(server.socket()).expect("connects");
+    let read = client.call(Command::Read, 0, LEN as u32).expect("reads");
+    assert!(read == written, "an acknowledged write is lost");
+    drop(client);
+    server.stop();
+    assert!(std::fs::read(&origin).expect("reads")[..LEN] == written);
 }

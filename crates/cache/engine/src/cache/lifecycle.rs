@@ -24,8 +24,9 @@
 //!
 //! Invariants:
 //! - The superblock says *open* before anything else is written, and *clean* after everything else is stable.
-//! - While shards run, the superblock is written to permit write-back and to store settings, nothing else.
-//! - The superblock says *dirty* before the first block can become dirty, and the host record before the first shard runs.
+//! - While shards run, the superblock is written to permit and withdraw write-back and to store settings, nothing else.
+//! - The superblock says *dirty* before the first block can become dirty, and the host record before the first shard runs. It
+//!   stops saying so when no shard has a dirty block or may get one.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ use super::origin::{check, settle, take_fingerprint};
 use super::shard_set::{ShardSet, ShardsState};
 use super::start::{Start, open_superblock};
 use super::superblock::{
-    mark_clean, mark_dirty, mark_dirty_served, mark_empty, mark_void, next_epoch, start_cold,
+    mark_clean, mark_dirty, mark_dirty_served, mark_empty, mark_not_dirty, mark_void, next_epoch, start_cold,
     store_settings_served, write_superblock,
 };
 use super::surroundings::Surroundings;
@@ -166,7 +167,7 @@ impl Lifecycle {
         let writes = shards.origin_writes();
         mark_dirty_served(&around.env, &*around.cache, &mut self.superblock, writes).await?;
         if let Some(records) = &around.host_records {
-            records.note_dirty(self.superblock.generation).await;
+            records.note_dirty(true, self.superblock.generation).await;
         }
         Ok(shards.permit_write_back(true).await?)
     }
@@ -189,6 +190,35 @@ impl Lifecycle {
         let (cache, writes) = (&*around.cache, shards.origin_writes());
         let stored = (settings, codec);
         store_settings_served(&around.env, cache, &mut self.superblock, writes, stored).await
+    }
+
+    /// Withdraws the permission for write-back, and marks the cache as not dirty if the origin has every block: damage to the
+    /// cache then never refuses a start. Returns whether the cache is marked. The mode of the shards is another one.
+    ///
+    /// A shard without the permission, without dirty blocks and without a write that may leave one stays like that. The origin
+    /// holds all that was dirty, stable, so recovery may drop what it still finds of it.
+    ///
+    /// # Errors
+    /// [`CacheError`] when the device fails. It may then say either; [`Lifecycle::permit_write_back`] marks it again.
+    pub async fn withdraw_write_back<P: Platform, S: ShardSet>(
+        &mut self,
+        around: &Surroundings<P>,
+        shards: &S,
+    ) -> Result<bool, CacheError> {
+        if !self.superblock.dirty {
+            return Ok(true);
+        }
+        shards.permit_write_back(false).await?;
+        let state = shards.state().await?;
+        if state.fenced || state.dirty_blocks > 0 || state.dirty_writes > 0 {
+            return Ok(false);
+        }
+        let writes = shards.origin_writes();
+        mark_not_dirty(&around.env, &*around.cache, &mut self.superblock, writes).await?;
+        if let Some(records) = &around.host_records {
+            records.note_dirty(false, self.superblock.generation).await;
+        }
+        Ok(true)
     }
 
     /// Stops the shards and closes the cache. No requests arrive any more. Returns the number of blocks that the origin
@@ -301,10 +331,36 @@ async fn decide_trust<P: Platform>(
         report_discard(was_dirty, other.filter(|other| other.dirty).as_ref());
         return Ok(Trust::Nothing);
     }
+    let Verdict { trust, why } = verdict;
     if trust != Trust::Nothing {
         check(&*around.cache, &*around.origin, superblock, record).await?;
     }
+    match why {
+        Some(why) if trust == Trust::Nothing => {
+            tracing::error!("the cache starts cold (no data is lost): {why}");
+        }
+        Some(why) => tracing::error!("only dirty blocks are kept: {why}"),
+        None => {}
+    }
     Ok(trust)
+}
+
+/// Logs what a start discards at the user's request: the contents of this cache, which `was_dirty`, and the dirty blocks of
+/// another one.
+fn report_discard(was_dirty: bool, other: Option<&OtherCache>) {
+    if was_dirty {
+        tracing::warn!(
+            "--discard-cache --discard-dirty: the cache starts empty; its dirty blocks, writes that have not reached the \
+             origin, are lost"
+        );
+    } else {
+        tracing::warn!("--discard-cache: the cache starts empty; it had no dirty blocks");
+    }
+    if let Some(other) = other {
+        tracing::warn!(
+            "--discard-dirty: the dirty blocks of another cache ({other}), writes that have not reached the origin, are lost"
+        );
+    }
 }
 
 /// A cache that is being opened.
@@ -331,38 +387,12 @@ impl<P: Platform, S: ShardSet> Opening<'_, P, S> {
                 Err(error) => opened.start = self.without_images(error).await?,
             }
         }
-    let Verdict { trust, why } = verdict;
         if opened.start == Start::Recovered {
             match self.shards.recover(trust).await? {
                 Ok(recovered) => {
-    match why {
-        Some(why) if trust == Trust::Nothing => {
-            tracing::error!("the cache starts cold (no data is lost): {why}");
-        }
-        Some(why) => tracing::error!("only dirty blocks are kept: {why}"),
-        None => {}
-    }
                     opened.recovered = recovered;
                     report_recovery(&recovered, self.around.env.now().since(begun));
                 }
-/// Logs what a start discards at the user's request: the contents of this cache, which `was_dirty`, and the dirty blocks of
-/// another one.
-fn report_discard(was_dirty: bool, other: Option<&OtherCache>) {
-    if was_dirty {
-        tracing::warn!(
-            "--discard-cache --discard-dirty: the cache starts empty; its dirty blocks, writes that have not reached the \
-             origin, are lost"
-        );
-    } else {
-        tracing::warn!("--discard-cache: the cache starts empty; it had no dirty blocks");
-    }
-    if let Some(other) = other {
-        tracing::warn!(
-            "--discard-dirty: the dirty blocks of another cache ({other}), writes that have not reached the origin, are lost"
-        );
-    }
-}
-
                 Err(why) if self.superblock.dirty => {
                     return Err(CacheError::DirtyUnreadable {
                         why: Unreadable::Recovery(why),

@@ -143,6 +143,17 @@ impl<P: Platform> LocalCache<P> {
             .await
     }
 
+    /// Marks the cache as not dirty if the origin has every block. [`LocalCache::set`] has selected another mode than
+    /// write-back. Returns whether the cache is marked.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::withdraw_write_back`].
+    pub async fn withdraw_write_back(&mut self) -> Result<bool, CacheError> {
+        self.lifecycle
+            .withdraw_write_back(&self.around, &self.group)
+            .await
+    }
+
     /// Writes all dirty blocks to the origin.
     ///
     /// # Errors

@@ -22,6 +22,8 @@ pub type Reached<T> = Result<T, ShardsUnreachable>;
 pub struct ShardsState {
     /// Number of dirty blocks.
     pub dirty_blocks: u64,
+    /// Number of writes in flight that may leave dirty blocks.
+    pub dirty_writes: u64,
     /// The cache device failed a shard, and writes may have bypassed it.
     pub fenced: bool,
 }
@@ -30,6 +32,7 @@ impl ShardsState {
     /// Adds the state of other shards.
     pub fn add(&mut self, other: Self) {
         self.dirty_blocks += other.dirty_blocks;
+        self.dirty_writes += other.dirty_writes;
         self.fenced |= other.fenced;
     }
 }
@@ -61,7 +64,7 @@ pub trait ShardSet {
     /// Writes the index images.
     async fn save(&self) -> Reached<Result<(), ImageError>>;
 
-    /// Dirty blocks, and whether the cache device is still in use.
+    /// Dirty blocks, writes that may leave some, and whether the cache device is still in use.
     async fn state(&self) -> Reached<ShardsState>;
 
     /// The counts that all shards share.
@@ -282,6 +285,7 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
         for shard in self.shards().iter() {
             total.add(ShardsState {
                 dirty_blocks: shard.dirty_blocks(),
+                dirty_writes: shard.dirty_writes(),
                 fenced: shard.is_fenced(),
             });
         }

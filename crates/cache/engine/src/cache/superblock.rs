@@ -253,6 +253,22 @@ async fn while_served<E: Env>(
     writes.cache_flushed(env, written).await?
 }
 
+/// Records on the cache device, while shards are served from it, that no block is dirty from now on. The caller has made sure of
+/// that. After an error the device may say either, so `superblock` says what requires it to be written again before a block
+/// becomes dirty.
+///
+/// # Errors
+/// [`CacheError`] if the device fails.
+pub(super) async fn mark_not_dirty<C: Device, E: Env>(
+    env: &E,
+    cache: &C,
+    superblock: &mut Superblock,
+    writes: &OriginWrites,
+) -> Result<(), CacheError> {
+    superblock.dirty = false;
+    while_served(env, writes, write_superblock(cache, superblock)).await
+}
+
 /// Discards the contents of earlier openings: at the user's request, or if structures needed to trust them are damaged.
 ///
 /// # Errors

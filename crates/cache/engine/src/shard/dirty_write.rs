@@ -83,6 +83,8 @@ impl<P: Platform> Shard<P> {
         blocks: &Range<u64>,
         lock: &RangeGuard<'_>,
     ) -> Result<(), Refused> {
+        // Before the first await: the caller has just found that the write must take this path.
+        let _write = self.writeback.begin_write();
         if self.cache.is_fenced() {
             return Err(self.cache_failed().into());
         }

@@ -362,6 +362,13 @@ impl<P: Platform> Shard<P> {
         self.map.dirty_blocks()
     }
 
+    /// Number of writes in flight that may leave dirty blocks. With none, no dirty block and no permission for write-back, no
+    /// block becomes dirty.
+    #[must_use]
+    pub fn dirty_writes(&self) -> u64 {
+        self.writeback.writers()
+    }
+
     /// The dirty limit, in bytes of the device.
     fn dirty_limit(&self) -> u64 {
         writeback::limit_bytes(&self.id.geometry, self.tuning.settings().dirty_percent)

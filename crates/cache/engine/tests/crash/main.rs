@@ -33,12 +33,17 @@ mod workload;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use flaz_engine::settings::Mode;
+use flaz_sim::Rng;
+
 use explore::{Base, Budget, Counts, Failure, explore};
 use minimise::minimise;
-use workload::{Op, Place, SCENARIOS_A_BASE, Scenario, Step};
+use workload::{Op, Place, SCENARIOS_A_BASE, Scenario, Shape, Step};
 
 /// Crash states of a run of all tests, unless `FLAZ_CRASH_STATES` is set.
 const CRASH_STATES: u64 = 200_000;
+/// The same of the test of withdrawals.
+const WITHDRAWAL_STATES: u64 = 20_000;
 
 fn number_from_env(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -136,6 +141,22 @@ fn report(failure: Failure, adapt: &impl Fn(&mut Scenario)) -> ! {
     panic!("{}", smallest.failure);
 }
 
+/// Replays the scenario of `FLAZ_SEED`; false: it is not set.
+fn replays(adapt: &impl Fn(&mut Scenario)) -> bool {
+    let Some(seed) = number_from_env("FLAZ_SEED") else {
+        return false;
+    };
+    let mut counts = Counts::default();
+    let base = Base::new(Scenario::base_of(seed)).unwrap_or_else(|failure| panic!("{failure}"));
+    let mut scenario = Scenario::of_seed(seed, &base.shape);
+    adapt(&mut scenario);
+    match explore(&base, &scenario, &Budget::USUAL, &mut counts) {
+        Ok(()) => eprintln!("crash states explored: {}", counts.states),
+        Err(failure) => report(failure, adapt),
+    }
+    true
+}
+
 /// Scenarios in which data was once lost or revived.
 const PAST_FAILURES: [u64; 11] = [
     // A flush was answered while the cache stopped, and its mark waited for the origin.
@@ -184,14 +205,7 @@ fn seeds_that_failed_before_pass() {
 #[test]
 fn no_crash_loses_or_revives_anything() {
     let unchanged = |_: &mut Scenario| {};
-    if let Some(seed) = number_from_env("FLAZ_SEED") {
-        let mut counts = Counts::default();
-        let base = Base::new(Scenario::base_of(seed)).unwrap_or_else(|failure| panic!("{failure}"));
-        let scenario = Scenario::of_seed(seed, &base.shape);
-        match explore(&base, &scenario, &Budget::USUAL, &mut counts) {
-            Ok(()) => eprintln!("crash states explored: {}", counts.states),
-            Err(failure) => report(failure, &unchanged),
-        }
+    if replays(&unchanged) {
         return;
     }
     let goal = number_from_env("FLAZ_CRASH_STATES").unwrap_or(CRASH_STATES);
@@ -235,6 +249,30 @@ fn no_crash_loses_or_revives_anything() {
     ] {
         assert!(count > 0, "no {name} in the whole test");
     }
+}
+
+/// A cache stops being marked as dirty while clients write, and is marked again. With no mark, a crash may lose the cache's
+/// contents, so all that was acknowledged has to be on the origin.
+#[test]
+fn no_crash_beside_a_withdrawal_loses_anything() {
+    let adapt = |scenario: &mut Scenario| {
+        let mut rng = Rng::new(scenario.seed ^ 0x0d1d);
+        workload::withdraw(&mut scenario.steps, &mut rng);
+    };
+    if replays(&adapt) {
+        return;
+    }
+    let base_of = |turn| {
+        Shape::bases_of(Mode::WriteBack)
+            .nth(turn as usize)
+            .expect("endless")
+    };
+    let goal = number_from_env("FLAZ_CRASH_STATES").unwrap_or(WITHDRAWAL_STATES);
+    let (counts, failure) = explore_bases(goal, &|| {}, &adapt, &base_of);
+    if let Some(failure) = failure {
+        report(failure, &adapt);
+    }
+    assert!(counts.kinds.withdrawn > 0 && counts.lived_on > 0, "{counts:?}");
 }
 
 /// Bases that are explored exhaustively: each mode on one shard and on two.

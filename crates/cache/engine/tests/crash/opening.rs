@@ -47,6 +47,8 @@ pub struct Opening {
     pub under_way: Cell<u64>,
     /// Number of damages so far.
     pub damages: Cell<u64>,
+    /// How often the cache was marked as not dirty.
+    pub withdrawn: Cell<u64>,
     /// The first failure.
     pub failure: Cell<Option<String>>,
 }
@@ -187,9 +189,19 @@ impl Opening {
                 }
                 result.or_else(|error| self.may_fail(&error, failed_before))
             }
+            Op::Withdraw => {
+                self.set(|settings| settings.mode = Mode::WriteThrough);
+                let failed_before = self.origin.stats().errors;
+                let mut result = Ok(());
+                for shard in self.shards.iter() {
+                    result = result.and(shard.clean_all().await);
+                }
+                result.or_else(|error| self.may_fail(&error, failed_before))?;
+                self.withdraw_write_back().await
+            }
             Op::Mode(mode) => {
-                if mode == Mode::WriteBack && !self.permit_write_back().await? {
-                    return Ok(());
+                if mode == Mode::WriteBack {
+                    return self.select_write_back().await;
                 }
                 self.set(|settings| settings.mode = mode);
                 Ok(())
@@ -274,20 +286,41 @@ impl Opening {
         }
     }
 
-    /// Permits write-back, which a change of mode requires; false: the cache device failed.
-    async fn permit_write_back(&self) -> Result<bool, String> {
+    /// Marks the cache as not dirty if nothing is dirty, unless another client has selected write-back again.
+    async fn withdraw_write_back(&self) -> Result<(), String> {
         let Some(mut cache) = self.take_cache().await else {
-            return Ok(false);
+            return Ok(());
+        };
+        let mut withdrawn = Ok(false);
+        if self.settings.borrow().mode != Mode::WriteBack {
+            withdrawn = cache.withdraw_write_back().await;
+        }
+        *self.cache.borrow_mut() = Some(cache);
+        match withdrawn {
+            Ok(withdrawn) => self.withdrawn.set(self.withdrawn.get() + u64::from(withdrawn)),
+            Err(CacheError::Device(_)) if self.disk.stats().errors > 0 => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// Permits write-back and selects it, before another client can withdraw it.
+    async fn select_write_back(&self) -> Result<(), String> {
+        let Some(mut cache) = self.take_cache().await else {
+            return Ok(());
         };
         self.past.set(Past {
             kept_back: true,
             ..self.past.get()
         });
         let permitted = cache.permit_write_back().await;
+        if permitted.is_ok() {
+            self.set(|settings| settings.mode = Mode::WriteBack);
+        }
         *self.cache.borrow_mut() = Some(cache);
         match permitted {
-            Ok(()) => Ok(true),
-            Err(CacheError::Device(_)) if self.disk.stats().errors > 0 => Ok(false),
+            Ok(()) => Ok(()),
+            Err(CacheError::Device(_)) if self.disk.stats().errors > 0 => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }

@@ -146,6 +146,8 @@ pub struct Kinds {
     pub damages: u64,
     /// Stops with requests in flight.
     pub stops_beside: u64,
+    /// Caches that were marked as not dirty while they were served.
+    pub withdrawn: u64,
 }
 
 impl Kinds {
@@ -157,6 +159,7 @@ impl Kinds {
         self.damaged_newest += other.damaged_newest;
         self.damages += other.damages;
         self.stops_beside += other.stops_beside;
+        self.withdrawn += other.withdrawn;
     }
 }
 
@@ -538,6 +541,7 @@ impl Living<'_> {
             stopping: Cell::new(false),
             under_way: Cell::new(0),
             damages: Cell::new(0),
+            withdrawn: Cell::new(0),
             failure: Cell::new(None),
         }))
     }
@@ -574,6 +578,7 @@ impl Living<'_> {
     fn end_phase(&mut self, opening: &Opening) -> Result<(), String> {
         self.did.add(&opening.stats().counts);
         self.kinds.damages += opening.damages.get();
+        self.kinds.withdrawn += opening.withdrawn.get();
         opening.failure.take().map_or(Ok(()), Err)
     }
 

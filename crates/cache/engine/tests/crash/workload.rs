@@ -80,6 +80,8 @@ pub enum Op {
     },
     /// Write everything dirty to the origin.
     Clean,
+    /// The same in write-through, and then mark the cache as not dirty, if nothing is.
+    Withdraw,
     /// Permanently flip a bit of the cache device, this far behind the superblocks.
     Rot {
         ppm: u64,
@@ -99,6 +101,7 @@ impl Op {
         !matches!(
             self,
             Self::Mode(_)
+                | Self::Withdraw
                 | Self::Policy(_)
                 | Self::Cutoff { .. }
                 | Self::Rot { .. }
@@ -142,7 +145,6 @@ impl Shape {
     }
 
     /// The bases whose caches are in that mode.
-    #[cfg(feature = "planted-bugs")]
     pub fn bases_of(mode: Mode) -> impl Iterator<Item = u64> {
         (0..).filter(move |&base| Self::mode_of_base(base) == mode)
     }
@@ -408,6 +410,14 @@ pub fn unsettle(steps: &mut Vec<Step>, rng: &mut Rng) {
             },
         };
         insert(steps, op, rng);
+    }
+}
+
+/// Inserts withdrawals of write-back, most of them followed by write-back, between requests.
+pub fn withdraw(steps: &mut Vec<Step>, rng: &mut Rng) {
+    for _ in 0..2 + rng.below(3) {
+        insert(steps, Op::Withdraw, rng);
+        insert(steps, Op::Mode(Mode::WriteBack), rng);
     }
 }
 

@@ -86,12 +86,12 @@ impl HostRecords for Notes {
         .boxed_local()
     }
 
-    fn note_dirty(&self, generation: u64) -> LocalBoxFuture<'_, bool> {
+    fn note_dirty(&self, dirty: bool, generation: u64) -> LocalBoxFuture<'_, bool> {
         async move {
             self.take_a_while().await;
             self.host.change(|memory| {
                 memory.generation = generation;
-                memory.dirty = true;
+                memory.dirty = dirty;
             })
         }
         .boxed_local()

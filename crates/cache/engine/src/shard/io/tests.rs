@@ -80,7 +80,7 @@ impl HostRecords for Host {
         async { false }.boxed_local()
     }
 
-    fn note_dirty(&self, _: u64) -> LocalBoxFuture<'_, bool> {
+    fn note_dirty(&self, _: bool, _: u64) -> LocalBoxFuture<'_, bool> {
         async { false }.boxed_local()
     }
 

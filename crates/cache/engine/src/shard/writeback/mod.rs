@@ -41,6 +41,8 @@ pub(super) struct Writeback {
     progress: Progress,
     /// Runs of blocks being written to the origin.
     runs: RangeLocks,
+    /// Number of writes in flight that may leave dirty blocks.
+    writers: Cell<u64>,
     /// Number of writers that wait for space, and of requests to write back everything.
     hurrying: Cell<u64>,
     /// Work for the worker.
@@ -51,11 +53,18 @@ pub(super) struct Writeback {
     progressed: Notify,
 }
 
-/// A task waits for the worker, until this is dropped.
+/// Is counted until it is dropped: a task that waits for the worker, or a write that may leave dirty blocks.
 #[derive(Debug)]
-pub(super) struct Hurry<'a>(&'a Cell<u64>);
+pub(super) struct Counted<'a>(&'a Cell<u64>);
 
-impl Drop for Hurry<'_> {
+impl<'a> Counted<'a> {
+    fn new(count: &'a Cell<u64>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         assert!(self.0.get() > 0, "counted in pairs");
         self.0.set(self.0.get() - 1);
@@ -71,6 +80,7 @@ impl Writeback {
             reserved: Reserved::default(),
             progress: Progress::new(shard),
             runs: RangeLocks::default(),
+            writers: Cell::new(0),
             hurrying: Cell::new(0),
             wanted: Notify::new(),
             room: Notify::new(),
@@ -161,9 +171,18 @@ impl Writeback {
     }
 
     /// Makes the worker hurry, until this is dropped.
-    pub(super) fn hurry(&self) -> Hurry<'_> {
-        self.hurrying.set(self.hurrying.get() + 1);
-        Hurry(&self.hurrying)
+    pub(super) fn hurry(&self) -> Counted<'_> {
+        Counted::new(&self.hurrying)
+    }
+
+    /// Registers a write that may leave dirty blocks, until this is dropped.
+    pub(super) fn begin_write(&self) -> Counted<'_> {
+        Counted::new(&self.writers)
+    }
+
+    /// Number of writes in flight that may leave dirty blocks.
+    pub(super) fn writers(&self) -> u64 {
+        self.writers.get()
     }
 
     /// Wakes the worker.

@@ -13,6 +13,7 @@ mod origin;
 mod random;
 mod slow;
 pub mod stable;
+mod withdrawal;
 
 use std::time::Duration;
 
