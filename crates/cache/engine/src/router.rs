@@ -365,6 +365,7 @@ impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
         let mut outcome = Ok(());
         if let Some(upto) = unflushed {
             let flushed = writes.flushes().run(self.inner.origin.flush()).await;
+            let flushed = flushed.inspect_err(|error| writes.log_origin_error(error));
             outcome = flushed.map_err(IoError::Origin);
             writes.flushes().note_news(self.inner.shards.time());
             if outcome.is_ok() && writes.flushes().under_way() {

@@ -13,6 +13,7 @@ use flaz_device::Device;
 use flaz_device::deadline::Deadline;
 use flaz_engine::cache::lifecycle::{Discard, Leave, Lifecycle, OpenOptions, Opened};
 use flaz_engine::cache::read_superblock;
+use flaz_engine::cache::shard_set::ShardSet;
 use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::JOB_BYTES_MAX;
@@ -449,8 +450,9 @@ impl Daemon {
         })?)
     }
 
-    /// Work that is done from time to time.
-    pub fn housekeep(&self) {
+    /// Work that is done from time to time: `span` has passed since the last call.
+    pub fn housekeep(&self, span: Duration) {
+        self.threads.origin_writes().report_errors(span);
         if let Err(error) = self.settle() {
             tracing::warn!("the cache stays marked as dirty: {error}");
         }
@@ -625,6 +627,7 @@ impl Daemon {
             std::thread::sleep(Duration::from_millis(2));
         }
         let closed = self.close();
+        self.threads.origin_writes().report_errors(HOUSEKEEP_EVERY);
         self.threads.end();
         closed
     }

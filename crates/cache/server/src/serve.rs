@@ -118,7 +118,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
     let reason = loop {
         match life.wait_for_reason(HOUSEKEEP_EVERY) {
             Some(reason) => break reason,
-            None => daemon.housekeep(),
+            None => daemon.housekeep(HOUSEKEEP_EVERY),
         }
     };
     tracing::info!("stopping: {}", reason.text());

@@ -541,13 +541,6 @@ mod tests {
         assert_eq!(clean_s(&[shard(1000, 50, 0), shard(0, 0, 0)]), None);
     }
 
-    /// At 100 blocks per second, with any number of shards beside it.
-    #[test]
-    fn a_single_shard_determines_the_writeback_time() {
-        let alone = shard(1000, 200, 2);
-        assert_eq!(clean_s(&[alone]), Some(10.0));
-        assert_eq!(clean_s(&[alone, shard(0, 0, 0)]), Some(10.0));
-        assert_eq!(clean_s(&[shard(0, 0, 0), shard(0, 0, 0), alone]), Some(10.0));
     #[test]
     fn writeback_time_is_unknown_while_writeback_fails() {
         let mut stats = StatsSnapshot::default();
@@ -558,6 +551,13 @@ mod tests {
         assert!(failing.failing && failing.clean_s.is_none(), "{failing:?}");
     }
 
+    /// At 100 blocks per second, with any number of shards beside it.
+    #[test]
+    fn a_single_shard_determines_the_writeback_time() {
+        let alone = shard(1000, 200, 2);
+        assert_eq!(clean_s(&[alone]), Some(10.0));
+        assert_eq!(clean_s(&[alone, shard(0, 0, 0)]), Some(10.0));
+        assert_eq!(clean_s(&[shard(0, 0, 0), shard(0, 0, 0), alone]), Some(10.0));
         // The other shard is assumed to be as fast.
         assert_eq!(clean_s(&[alone, shard(3000, 0, 0)]), Some(30.0));
         assert_eq!(clean_s(&[alone, shard(3000, 50, 0)]), Some(30.0));

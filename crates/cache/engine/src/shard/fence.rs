@@ -31,7 +31,7 @@ impl<P: Platform> Shard<P> {
         if CacheIo::<P>::was_refused(error) {
             return;
         }
-        tracing::warn!(shard = self.id.number, %error, "the cache device failed an operation");
+        self.origin.shared().log_cache_error(error);
         if let Some(why) = self.cache.note_error(error) {
             self.fence(&why);
         }

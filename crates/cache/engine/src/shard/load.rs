@@ -5,6 +5,7 @@ use std::rc::Rc;
 use flaz_device::{Env, IoBuf};
 
 use super::fragment::FragmentError;
+use super::io::Failed;
 use super::{Platform, Shard};
 use crate::format::extent::FragmentIdentity;
 use crate::index::{Entry, Place};
@@ -148,13 +149,10 @@ impl<P: Platform> Shard<P> {
             count(&self.stats.counters.checksum_failures, 1);
             // The writeback worker reads a dirty one again every second.
             if !self.map.is_damaged(block) {
-                tracing::warn!(
-                    shard = self.id.number,
-                    block = self.global(block).0,
-                    location = entry.location().offset(),
-                    %error,
-                    "found a damaged fragment"
-                );
+                let (number, shard, place) =
+                    (self.global(block).0, self.id.number, entry.location().offset());
+                let text = format!("block {number}, at {place} of shard {shard}: {error}");
+                self.origin.shared().log_bad_block(Failed::Fragment, &text);
             }
         }
         let now = self.map.lookup(block);
@@ -166,11 +164,8 @@ impl<P: Platform> Shard<P> {
             let first = self.map.note_damaged(block);
             let block = self.global(block).0;
             if first {
-                tracing::error!(
-                    shard = self.id.number,
-                    block,
-                    "the only copy of a block cannot be read: requests for it fail"
-                );
+                let text = format!("block {block}, in shard {}", self.id.number);
+                self.origin.shared().log_bad_block(Failed::OnlyCopy, &text);
             }
             return Err(IoError::DirtyLost { block });
         }

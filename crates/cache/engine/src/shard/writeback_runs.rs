@@ -13,7 +13,6 @@ use super::writeback::Failing;
 use super::{Platform, Shard};
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
-use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, STRIPE_BLOCKS, Sequence};
 use crate::volume::IoError;
 
@@ -79,7 +78,7 @@ impl<P: Platform> Shard<P> {
         {
             // Not retried: after a failed flush the state of the origin is unknown. The blocks stay dirty and are written
             // again. Direct writes of clients may be lost too, so their next flush must report it.
-            count(&self.stats.counters.origin_errors, 1);
+            self.origin.note_error(&error);
             let why = IoError::CacheFailed(format!("the origin failed a flush: {error}"));
             self.origin.leave_untold(error);
             self.writeback

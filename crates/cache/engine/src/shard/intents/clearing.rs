@@ -11,7 +11,6 @@ use super::page_of;
 use crate::planted::{PlantedBug, planted};
 use crate::shard::io::Noted;
 use crate::shard::{Platform, Shard};
-use crate::stats::count;
 use crate::units::{LocalBlock, STRIPE_BLOCKS};
 
 /// Time between two rounds: a bit stays set for one to two rounds after the last write to its stripe.
@@ -127,8 +126,7 @@ impl<P: Platform> Shard<P> {
         match self.origin.flush_since(failures).await {
             Ok(()) => true,
             Err(error) => {
-                tracing::error!(shard = self.id.number, %error, "the origin failed a flush");
-                count(&self.stats.counters.origin_errors, 1);
+                self.origin.note_error(&error);
                 self.origin.leave_untold(error);
                 false
             }

@@ -3,9 +3,11 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use flaz_device::{DeviceError, DeviceOp, Env};
 
+use super::error_log::{ErrorLog, Failed};
 use super::flushes::Flushes;
 use super::watch::Watch;
 use crate::fingerprint::Fingerprint;
@@ -16,7 +18,8 @@ use crate::fingerprint::Fingerprint;
 ///   not go to a slow origin;
 /// - reads and writeback runs in flight on the origin;
 /// - failed flushes of either device;
-/// - the watched stripes of the origin.
+/// - the watched stripes of the origin;
+/// - errors of both devices, for the log.
 #[derive(Clone, Debug, Default)]
 pub struct OriginWrites(Arc<OriginCounts>);
 
@@ -29,6 +32,7 @@ struct OriginCounts {
     flushes: Flushes,
     cache_flushes: Flushes,
     watch: Watch,
+    errors: ErrorLog,
 }
 
 impl Default for OriginCounts {
@@ -42,6 +46,7 @@ impl Default for OriginCounts {
             flushes: Flushes::default(),
             cache_flushes: Flushes::default(),
             watch: Watch::default(),
+            errors: ErrorLog::default(),
         }
     }
 }
@@ -69,6 +74,27 @@ impl OriginWrites {
     /// shards are started.
     pub fn watch_from(&self, fingerprint: &Fingerprint) {
         self.0.watch.begin(&fingerprint.stripes);
+    }
+
+    /// Logs how many errors of the devices there were in the last `span`, since the last call, beyond those that were logged at
+    /// once. Call it from time to time.
+    pub fn report_errors(&self, span: Duration) {
+        self.0.errors.report(span);
+    }
+
+    /// Logs a failed operation of the origin, or counts it for the next report.
+    pub(crate) fn log_origin_error(&self, error: &DeviceError) {
+        self.0.errors.note_device(Failed::Origin, error);
+    }
+
+    /// The same of the cache device.
+    pub(in crate::shard) fn log_cache_error(&self, error: &DeviceError) {
+        self.0.errors.note_device(Failed::Cache, error);
+    }
+
+    /// The same of a block on the cache device.
+    pub(in crate::shard) fn log_bad_block(&self, what: Failed, error: &dyn std::fmt::Display) {
+        self.0.errors.note(what, None, error);
     }
 
     /// The watched stripes of the origin.

@@ -6,12 +6,14 @@
 //! | [`origin`] | the origin |
 //! | [`flushes`] | which flushes of a device failed, for all shards |
 //! | [`watch`], [`noting`] | what the origin begins with, and noting it |
+//! | [`error_log`] | errors of both, in the log |
 //! | [`counts`] | what the shards of a cache count together |
 //!
 //! Nothing here knows what the bytes mean.
 
 mod cache;
 mod counts;
+mod error_log;
 mod flushes;
 mod noting;
 mod origin;
@@ -27,6 +29,7 @@ pub use cache::CACHE_ERRORS_MAX;
 pub(super) use cache::CacheIo;
 pub(super) use counts::Counted;
 pub use counts::OriginWrites;
+pub(super) use error_log::Failed;
 pub(super) use noting::Noted;
 pub(super) use origin::OriginIo;
 

@@ -79,9 +79,17 @@ impl<P: Platform> OriginIo<P> {
             read,
         )
         .await;
-        count(&counters.origin_errors, u64::from(result.is_err()));
         count(&counters.origin_read_errors, u64::from(result.is_err()));
+        if let Err(error) = &result {
+            self.note_error(error);
+        }
         (buf, result)
+    }
+
+    /// Counts and logs a failed operation.
+    pub(in crate::shard) fn note_error(&self, error: &DeviceError) {
+        count(&self.stats.counters.origin_errors, 1);
+        self.shared.log_origin_error(error);
     }
 
     /// Reads any range.
@@ -119,8 +127,7 @@ impl<P: Platform> OriginIo<P> {
             write,
         )
         .await;
-        count(&counters.origin_errors, u64::from(result.is_err()));
-        result
+        result.inspect_err(|error| self.note_error(error))
     }
 
     /// Writes any range, widened to the alignment by reading the sectors at the edges.
@@ -207,8 +214,7 @@ impl<P: Platform> OriginIo<P> {
     ) -> Result<(), DeviceError> {
         let zeroing = async |fua| self.device.write_zeroes(offset, len, may_unmap, fua).await;
         let result = self.stable_if(fua, false, zeroing).await;
-        count(&self.stats.counters.origin_errors, u64::from(result.is_err()));
-        result
+        result.inspect_err(|error| self.note_error(error))
     }
 
     /// Discards a range of whole sectors, stable on return with `fua`.
@@ -226,8 +232,7 @@ impl<P: Platform> OriginIo<P> {
         if fua && result.is_ok() {
             result = self.flush_since(failures).await;
         }
-        count(&self.stats.counters.origin_errors, u64::from(result.is_err()));
-        result
+        result.inspect_err(|error| self.note_error(error))
     }
 
     /// A device may implement FUA as a write followed by a flush. So a FUA write is trusted like a flush: if another flush fails
