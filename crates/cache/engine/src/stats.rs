@@ -207,6 +207,25 @@ impl Latency {
         }
     }
 
+    /// How many latencies are in each of the buckets that end at `bounds_ns`, which ascend; the last count is of those
+    /// above all bounds. A latency within 1 % of a bound may be in either bucket.
+    #[must_use]
+    pub fn counts_to(&self, bounds_ns: &[u64]) -> Vec<u64> {
+        let mut counts = vec![0; bounds_ns.len() + 1];
+        for step in self.0.iter().flat_map(Histogram::iter_recorded) {
+            let bucket = bounds_ns.partition_point(|bound| *bound < step.value_iterated_to());
+            counts[bucket] += step.count_since_last_iteration();
+        }
+        counts
+    }
+
+    /// Sum of the latencies in nanoseconds, to about 1 %.
+    #[must_use]
+    pub fn sum_ns(&self) -> f64 {
+        let sum = |histogram: &Histogram<u64>| histogram.mean() * histogram.len() as f64;
+        self.0.as_ref().map_or(0.0, sum)
+    }
+
     /// Count, mean and percentiles.
     #[must_use]
     pub fn summary(&self) -> LatencySummary {
@@ -366,6 +385,8 @@ pub struct Holdings {
     pub writeback_failing: u64,
     /// Dirty blocks whose only copy could not be read at the last attempt.
     pub damaged_blocks: u64,
+    /// Nanoseconds since the oldest dirty block became dirty, at most; of the shard with the oldest.
+    pub dirty_ns: u64,
     /// [`Self::admission_queue`], of the fullest shard.
     pub admission: QueueDepth,
     /// [`Self::cache_writes_queued`], of the fullest shard.
@@ -395,6 +416,7 @@ impl Holdings {
         self.dirty_limit_bytes += other.dirty_limit_bytes;
         self.writeback_failing += other.writeback_failing;
         self.damaged_blocks += other.damaged_blocks;
+        self.dirty_ns = self.dirty_ns.max(other.dirty_ns);
         self.admission.fullest(other.admission);
         self.cache_writes.fullest(other.cache_writes);
         self.origin_reads.fullest(other.origin_reads);

@@ -122,6 +122,36 @@ fn synchronous_writes_pack_well_and_better_in_company() {
     }
 }
 
+/// The reported age of dirty data follows the worker's passes: it stays small under steady writes, although some block is always
+/// dirty, and is zero when all is clean.
+#[test]
+fn the_age_of_dirty_data_follows_the_worker() {
+    let sim = Sim::new(5);
+    let env = sim.env();
+    sim.block_on(async {
+        let world = World::open(env).await;
+        let age = || Duration::from_nanos(world.cache.stats().holdings.dirty_ns);
+        assert_eq!(age(), Duration::ZERO);
+        let mut rng = Rng::new(5);
+        let (mut oldest, mut always_dirty) = (Duration::ZERO, true);
+        for second in 0..300 {
+            for _ in 0..8 {
+                world
+                    .write(rng.below(ORIGIN_BYTES / BLOCK), halves(&mut rng))
+                    .await;
+            }
+            world.env.sleep(Duration::from_secs(1)).await;
+            always_dirty &= second < 1 || world.cache.stats().holdings.dirty_blocks > 0;
+            oldest = oldest.max(age());
+        }
+        assert!(always_dirty && oldest >= Duration::from_secs(1), "{oldest:?}");
+        assert!(oldest < Duration::from_secs(30), "{oldest:?}");
+        world.env.sleep(Duration::from_secs(60)).await;
+        assert_eq!(world.cache.stats().holdings.dirty_blocks, 0);
+        assert_eq!(age(), Duration::ZERO);
+    });
+}
+
 /// Readers that miss share a disk with the worker: their slowest second is not much slower than the average, even while the
 /// writeback worker uses the disk.
 #[test]

@@ -267,6 +267,7 @@ impl<P: Platform> Shard<P> {
                 self.map
                     .install(&self.log, block, entry.with_hits(hits).with_dirty(dirty));
                 if first {
+                    self.writeback.note_first_dirty(self.env.now());
                     self.writeback.wake();
                 }
                 self.map.not_damaged(block);

@@ -100,7 +100,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::IoBuf;
+use flaz_device::{Env, IoBuf};
 
 use self::fragment::Packer;
 use crate::format::geometry::Geometry;
@@ -345,6 +345,10 @@ impl<P: Platform> Shard<P> {
                 self.writeback.progress().is_device_failing() && map.dirty_blocks() > 0,
             ),
             damaged_blocks: map.damaged_blocks(),
+            dirty_ns: match map.dirty_blocks() {
+                0 => 0,
+                _ => self.writeback.dirty_for(self.env.now()).as_nanos() as u64,
+            },
             admission: depth(admission, &peaks.admission),
             cache_writes: depth(cache_writes, &peaks.cache_writes),
             origin_reads: depth(origin_reads, &peaks.origin_reads),
@@ -387,6 +391,7 @@ impl<P: Platform> Shard<P> {
     fn inherit_dirty(&self) {
         let dirty = self.map.dirty_blocks() > 0;
         if dirty {
+            self.writeback.note_first_dirty(self.env.now());
             self.writeback.note_dirty_record();
             self.log.promise_inherited();
         }

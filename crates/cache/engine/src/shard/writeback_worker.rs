@@ -188,7 +188,7 @@ impl<P: Platform> Shard<P> {
         }
         if everything || around.is_some() {
             match sweep.left {
-                None if everything || sweep.whole => progress.note_pass(),
+                None if everything || sweep.whole => self.writeback.note_pass(self.env.now()),
                 None => {}
                 Some(why) if outcome.is_ok() => progress.note_incomplete(why),
                 Some(why) => progress.note_left(why),

@@ -7,20 +7,23 @@
 //! - Once there are dirty records on the device ([`Writeback::has_dirty_records`]), that stays set in this opening.
 //! - A writer waits for the worker only while the worker may still make progress: see [`progress`].
 
+mod age;
 mod limit;
 mod progress;
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::time::Duration;
 
-use flaz_device::Env;
 use flaz_device::local::Notify;
+use flaz_device::{Env, Nanos};
 use futures_util::future::select;
 
 use super::locks::{Lock, RangeLocks};
 use crate::stats::{Stats, count, raise};
 use crate::units::LocalBlock;
 use crate::volume::IoError;
+use age::DirtyAge;
 use limit::Reserved;
 use progress::Progress;
 
@@ -39,6 +42,7 @@ pub(super) struct Writeback {
     has_dirty_records: Cell<bool>,
     reserved: Reserved,
     progress: Progress,
+    age: DirtyAge,
     /// Runs of blocks being written to the origin.
     runs: RangeLocks,
     /// Number of writes in flight that may leave dirty blocks.
@@ -79,6 +83,7 @@ impl Writeback {
             has_dirty_records: Cell::new(false),
             reserved: Reserved::default(),
             progress: Progress::new(shard),
+            age: DirtyAge::default(),
             runs: RangeLocks::default(),
             writers: Cell::new(0),
             hurrying: Cell::new(0),
@@ -111,6 +116,22 @@ impl Writeback {
     /// The worker's progress.
     pub(super) fn progress(&self) -> &Progress {
         &self.progress
+    }
+
+    /// A block became dirty at `now`; none was before.
+    pub(super) fn note_first_dirty(&self, now: Nanos) {
+        self.age.restart(now);
+    }
+
+    /// A pass has written everything that was dirty when it began.
+    pub(super) fn note_pass(&self, now: Nanos) {
+        self.progress.note_pass();
+        self.age.note_pass(now);
+    }
+
+    /// How long the oldest dirty block has been dirty, at most. Only of meaning while a block is dirty.
+    pub(super) fn dirty_for(&self, now: Nanos) -> Duration {
+        now.since(self.age.since())
     }
 
     /// Waits until `bytes` more may become dirty. `level` returns the bytes dirty now, and the limit.
@@ -227,13 +248,7 @@ impl Writeback {
     }
 
     /// A step that began at `begun` has failed.
-    pub(super) fn note_failing<E: Env>(
-        &self,
-        env: &E,
-        error: &IoError,
-        what: Failing,
-        begun: flaz_device::Nanos,
-    ) {
+    pub(super) fn note_failing<E: Env>(&self, env: &E, error: &IoError, what: Failing, begun: Nanos) {
         if self.progress.note_failing(env.now(), error, what, begun) {
             // From now on the time that writers wait is limited.
             self.room.notify_all();
@@ -243,8 +258,6 @@ impl Writeback {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use flaz_sim::Sim;
     use futures_util::FutureExt;

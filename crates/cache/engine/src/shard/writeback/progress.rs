@@ -74,7 +74,7 @@ impl Progress {
     }
 
     /// A pass has written everything that was dirty when it began.
-    pub(in crate::shard) fn note_pass(&self) {
+    pub(super) fn note_pass(&self) {
         self.passes.set(self.passes.get() + 1);
     }
 
