@@ -43,7 +43,7 @@ after_failure() {
     ! wait "$server" || fail "the exit status of the daemon is 0"
     serve_disk "$1"
 }
-status_says() { flaz status "$served" | grep -qi "$1" || fail "flaz status does not say '$1': $(flaz status "$served")"; }
+status_says() { flaz status -v "$served" | grep -qi "$1" || fail "flaz status does not say '$1': $(flaz status -v "$served")"; }
 
 step "write-through: the SSD fails"
 cold_origin

@@ -92,7 +92,7 @@ errors() {
     sleep 6
     log_says 'the cache device failed an operation'
     if [ "$mode" = write-through ]; then
-        flaz status "$served" | grep 'is bypassed' >/dev/null || fail "flaz status does not say that the SSD failed"
+        flaz status -v "$served" | grep 'is bypassed' >/dev/null || fail "flaz status does not say that the SSD failed"
         writers_end_well
         check "while the SSD fails"
     else

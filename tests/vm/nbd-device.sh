@@ -37,7 +37,7 @@ for mode in write-through write-back; do
     [ "$(blockdev --getsize64 "$device")" = "$(blockdev --getsize64 "$ORIGIN")" ]
     [ "$(cat "$queue/logical_block_size") $(cat "$queue/write_cache") $(cat "$queue/fua")" = "4096 write back 1" ]
     [ "$(cat "$queue/io_timeout")" = 5000 ] || fail "the time limit of requests is $(cat "$queue/io_timeout") ms"
-    flaz status "$CACHE" | grep -q "Block device *$device" || fail "flaz status does not name the device"
+    flaz status -v "$CACHE" | grep -q "Block device *$device" || fail "flaz status does not name the device"
     udevadm settle
     udevadm info --query=symlink /dev/nbd0 | grep -qw flaz/disk || fail "udev does not know the name"
 

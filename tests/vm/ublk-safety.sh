@@ -97,7 +97,7 @@ kill_server
 serve --mode write-back --ublk=other
 [ -b /dev/flaz/other ] || fail "no link of the new name"
 [ ! -e "$device" ] || fail "the earlier name is still there"
-flaz status "$CACHE" | grep -q '/dev/flaz/other' || fail "flaz status does not name the device"
+flaz status -v "$CACHE" | grep -q '/dev/flaz/other' || fail "flaz status does not name the device"
 
 step "a read-only device beside it"
 flaz serve /tmp/cache --ublk=fixed --read-only --control /tmp/fixed.control >/tmp/fixed.log 2>&1 &

@@ -22,7 +22,7 @@ for mode in write-through write-back; do
     queue=/sys/block/$(basename "$(readlink "$device")")/queue
     [ "$(blockdev --getsize64 "$device")" = "$(blockdev --getsize64 "$ORIGIN")" ]
     [ "$(cat "$queue/logical_block_size") $(cat "$queue/write_cache") $(cat "$queue/fua")" = "4096 write back 1" ]
-    flaz status "$CACHE" | grep -q "Block device *$device" || fail "flaz status does not name the device"
+    flaz status -v "$CACHE" | grep -q "Block device *$device" || fail "flaz status does not name the device"
 
     step "$mode: ext4 stays mounted over a stop, a restart, a kill"
     mkfs.ext4 -q "$device"

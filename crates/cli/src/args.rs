@@ -48,7 +48,7 @@ Examples:
   flaz create /dev/nvme0n1p3 --origin /dev/sdb     create a cache
   flaz serve /dev/nvme0n1p3 --nbd unix:/run/d.sock serve the cached device
   nbd-client -unix /run/d.sock /dev/nbd0           attach it to this machine
-  flaz status /dev/nvme0n1p3 --watch 1             show contents and counters";
+  flaz status /dev/nvme0n1p3 --watch 1             show health, hits and dirty data";
 
 /// The command line.
 #[derive(Parser, Debug)]
@@ -70,7 +70,7 @@ pub enum Command {
     Create(CreateArgs),
     /// Serve an origin through its cache, in the foreground
     Serve(ServeArgs),
-    /// Show the contents, settings and counters of a cache
+    /// Show health, contents and counters of a cache
     Status(StatusArgs),
     /// List the caches of this host, configured or running
     List(ListArgs),
@@ -94,7 +94,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Estimate what compression would save, in a flaz cache or in an SSD
     Study(StudyArgs),
-    /// Generate shell completions, manual pages or systemd drop-ins
+    /// Generate shell completions, manual pages, JSON schemas or systemd drop-ins
     #[command(hide = true)]
     Generate(GenerateArgs),
 }
@@ -336,17 +336,15 @@ pub struct TargetArgs {
 
 /// `flaz status`.
 #[derive(Args, Debug)]
-#[command(after_help = "\
-If the cache is not running, `status` reads its superblock. This requires read permission for the device.
-
-Examples:
-  flaz status /dev/nvme0n1p3
-  flaz status --control /run/flaz/mine.sock --json | jq .live.lookups
-  flaz status cache.img --watch 2")]
+#[command(after_help = crate::page::terms::EXAMPLES, after_long_help = crate::page::terms::help())]
 pub struct StatusArgs {
     /// The cache.
     #[command(flatten)]
     pub target: TargetArgs,
+    /// Show all settings, counters, latencies and queues; log more
+    // The same identifier as the log option, which it replaces here: both have the value.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
     /// Print JSON (with --watch, one line per report)
     #[arg(long)]
     pub json: bool,
@@ -573,6 +571,12 @@ pub enum Generate {
     /// Drop-ins for flaz@NAME.service of each configuration, which order it after its devices
     Systemd {
         /// Existing directory to write to, for example the first one that systemd gives to a generator
+        #[arg(value_name = "DIRECTORY")]
+        directory: PathBuf,
+    },
+    /// JSON schemas of the output of commands, one file per command
+    Schemas {
+        /// Existing directory to write to
         #[arg(value_name = "DIRECTORY")]
         directory: PathBuf,
     },

@@ -41,7 +41,7 @@ pub struct Piece {
 }
 
 /// Source and amount of the data, for the report.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 pub struct DataSummary {
     /// Directories, or "random bytes".
     pub source: String,

@@ -11,7 +11,7 @@ use flaz_control::size::HumanMicros;
 pub const OUTCOME_SCHEMA: u32 = 1;
 
 /// The three ways to run the workload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// Everything goes to the slow disk.
@@ -37,7 +37,7 @@ impl Variant {
 }
 
 /// The results of the demo.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Outcome {
     /// [`OUTCOME_SCHEMA`].
     pub schema: u32,
@@ -56,7 +56,7 @@ pub struct Outcome {
 }
 
 /// The parameters of a demo.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Parameters {
     /// Size of the SSD (the cache file) in bytes.
     pub ssd_bytes: u64,
@@ -90,7 +90,7 @@ pub struct Parameters {
 }
 
 /// One run of the workload.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Run {
     /// Which.
     pub variant: Variant,
@@ -115,7 +115,7 @@ pub struct Run {
 }
 
 /// Requests of the clients in the measured phase.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Served {
     /// Requests finished.
     pub requests: u64,
@@ -134,7 +134,7 @@ pub struct Served {
 }
 
 /// Processor time and SSD writes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Cost {
     /// CPU time of the server in the measured phase.
     pub cpu_s: f64,
@@ -147,7 +147,7 @@ pub struct Cost {
 }
 
 /// Values over time.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Series {
     /// Hit ratio during warm-up: (requests so far, recent hit ratio).
     pub warmup: Vec<(u64, f64)>,
@@ -158,7 +158,7 @@ pub struct Series {
 }
 
 /// Data that was read again and verified.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Verified {
     /// Blocks that were read by clients and checked, warm-up included.
     pub blocks_verified: u64,
@@ -169,7 +169,7 @@ pub struct Verified {
 }
 
 /// Latency in microseconds.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, schemars::JsonSchema)]
 pub struct Latency {
     /// Mean.
     pub mean: f64,
@@ -186,7 +186,7 @@ pub struct Latency {
 }
 
 /// Contents of the SSD at the end of a run.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, schemars::JsonSchema)]
 pub struct Holdings {
     /// Size of the SSD.
     pub ssd_bytes: u64,

@@ -21,9 +21,10 @@ pub const CALIBRATED: [CodecSpec; 3] = [CodecSpec::LZ4, CodecSpec::ZSTD, CodecSp
 const WINDOWS_MAX: [u64; 3] = [1024, 128, 24];
 
 /// Savings of one codec on windows of one size.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Achieved {
     /// The codec.
+    #[schemars(with = "String")]
     pub codec: CodecSpec,
     /// Size of the windows.
     pub window_bytes: u64,
@@ -35,7 +36,7 @@ pub struct Achieved {
 }
 
 /// Mean and spread of some percentages.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Spread {
     /// Mean.
     pub mean_percent: f64,

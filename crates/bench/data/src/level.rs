@@ -7,7 +7,7 @@ use flaz_random::{Key, mix};
 use serde::{Deserialize, Serialize};
 
 /// A percentage, 0 to 100: of saved space, or of duplicate chunks.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Level(f64);
 
@@ -83,7 +83,7 @@ impl From<Level> for f64 {
 
 /// The seed of the data. Another campaign or run has different data, so that repeated runs do not deduplicate against
 /// each other unless they have the same numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Seed {
     /// Number of the campaign.
     pub campaign: u64,

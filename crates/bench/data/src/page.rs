@@ -15,7 +15,7 @@ use crate::spec::{DataSpec, Family};
 pub const DATA_SCHEMA: &str = "flaz-bench-data/1";
 
 /// The report on generated data.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct DataReport {
     /// [`DATA_SCHEMA`].
     pub schema: &'static str,

@@ -10,7 +10,7 @@ use crate::layout::decimal_bytes;
 use crate::unit::WholeBytes;
 
 /// Information in a file besides its numbers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Background {
     /// Name given by the user.
     #[serde(skip_serializing_if = "Option::is_none")]

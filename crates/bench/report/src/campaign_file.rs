@@ -32,7 +32,7 @@ use crate::text_file::read_text;
 use crate::unit::{Direction, Unit};
 
 /// A campaign.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Campaign {
     /// [`FORMAT`].
     pub format: String,
@@ -61,7 +61,7 @@ pub struct Campaign {
 }
 
 /// Description of the machine. Unknown values are omitted.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Environment {
     /// Release of the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,7 +96,7 @@ pub struct Environment {
 }
 
 /// The samples of one test with one record size and one kind of data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CampaignCell {
     /// Test, record size and level.
     #[serde(flatten)]
@@ -136,7 +136,7 @@ pub struct CampaignCell {
 }
 
 /// A change of a cell over the campaign.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Drift {
     /// Change from the first sample to the last, along the regression line of the logarithms, in percent.
     pub change_pct: f64,
@@ -145,7 +145,7 @@ pub struct Drift {
 }
 
 /// Savings of a codec on the data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Achieved {
     /// `lz4`, `zstd-1`, `zlib-6`, ..
     pub codec: String,
@@ -159,7 +159,7 @@ pub struct Achieved {
 
 /// Share of duplicates in the data, as a device that deduplicates finds them: the bytes are compared, so that zeroes
 /// count as well.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Duplicates {
     /// Size of the compared blocks.
     pub block_bytes: u64,

@@ -96,6 +96,19 @@ pub(crate) fn is_name(text: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || "_-.:".contains(c))
 }
 
+impl schemars::JsonSchema for Level {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Level".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A percentage, or a word such as random.",
+            "type": ["number", "string"]
+        })
+    }
+}
+
 /// A number, or a word.
 impl Serialize for Level {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -128,7 +141,9 @@ impl<'de> Deserialize<'de> for Level {
 }
 
 /// Key of a cell: cells with equal keys are compared.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 pub struct CellKey {
     /// Name of the test: `write`, `random_read`, ..
     pub test: String,
@@ -317,7 +332,7 @@ impl Measured {
 }
 
 /// One side of a cell in a report; values in the cell's unit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Description {
     /// Number of runs.
     pub runs: u32,

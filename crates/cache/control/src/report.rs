@@ -7,6 +7,7 @@
 
 #[doc(hidden)]
 pub mod example;
+mod health;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ use uuid::Uuid;
 
 use crate::settings::Emulation;
 
+pub use health::{Health, HealthLevel};
+
 /// Version of the JSON form.
 pub const REPORT_SCHEMA: u32 = 1;
 
@@ -25,12 +28,15 @@ pub const REPORT_SCHEMA: u32 = 1;
 pub const PROBLEMS_LISTED_MAX: usize = 1000;
 
 /// The report of `flaz status`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct StatusReport {
     /// [`REPORT_SCHEMA`] of the program that created the report.
     pub schema: u32,
     /// State of the cache and its daemon.
     pub state: CacheState,
+    /// Whether something needs the attention of an administrator; absent in the report of an older daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
     /// The cache device.
     pub cache: CacheReport,
     /// The origin.
@@ -39,6 +45,9 @@ pub struct StatusReport {
     /// has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<Settings>,
+    /// Whether the cache device has, or may have, data that the origin lacks.
+    #[serde(default)]
+    pub may_be_dirty: bool,
     /// Only for a running cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<LiveReport>,
@@ -48,7 +57,7 @@ pub struct StatusReport {
 }
 
 /// State of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheState {
     /// Not running; the last daemon stopped cleanly, so the next start is warm.
@@ -79,7 +88,7 @@ impl CacheState {
 }
 
 /// The cache device, from its superblock.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CacheReport {
     /// Path.
     #[serde(with = "crate::path")]
@@ -103,7 +112,7 @@ pub struct CacheReport {
 }
 
 /// The origin.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OriginReport {
     /// Path.
     #[serde(with = "crate::path")]
@@ -113,12 +122,15 @@ pub struct OriginReport {
 }
 
 /// The state of a running cache.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LiveReport {
     /// The process.
     pub daemon: DaemonReport,
     /// Requests by operation: reads, writes, flushes, ..
     pub operations: Vec<OperationReport>,
+    /// Upper bounds of [`OperationReport::latency_counts`] in seconds, ascending.
+    #[serde(default)]
+    pub latency_bounds_s: Vec<f64>,
     /// Reads by cache result.
     pub lookups: LookupReport,
     /// Blocks admitted and refused.
@@ -147,8 +159,28 @@ pub struct LiveReport {
     pub block_devices: Vec<BlockDeviceReport>,
 }
 
+/// Operations of clients, as they are counted in [`LiveReport::operations`].
+pub const CLIENT_OPERATIONS: [&str; 6] = ["read", "write", "flush", "trim", "write-zeroes", "prefetch"];
+
+impl LiveReport {
+    /// Operations of this name.
+    #[must_use]
+    pub fn operation(&self, name: &str) -> Option<&OperationReport> {
+        self.operations
+            .iter()
+            .find(|operation| operation.operation == name)
+    }
+
+    /// Requests of clients that failed.
+    #[must_use]
+    pub fn client_errors(&self) -> u64 {
+        let failed = CLIENT_OPERATIONS.iter().filter_map(|name| self.operation(name));
+        failed.fold(0, |sum, operation| sum.saturating_add(operation.errors))
+    }
+}
+
 /// The process of the daemon.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct DaemonReport {
     /// Process number.
     pub pid: u32,
@@ -175,7 +207,7 @@ pub struct DaemonReport {
 }
 
 /// Requests of one kind.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OperationReport {
     /// `read`, `write`, `flush`, `trim`, `write-zeroes`, `prefetch`, and internal operations such as `origin-read`.
     pub operation: String,
@@ -187,10 +219,17 @@ pub struct OperationReport {
     pub errors: u64,
     /// Latency from arrival to reply. Absent for internal operations that are counted without a clock.
     pub latency_us: Option<LatencyReport>,
+    /// Number of latencies in each of the buckets that end at [`LiveReport::latency_bounds_s`], and above all of them. Empty
+    /// without latencies. Of `cache-read`, a sample. The operations of clients are counted by the parts that lie in one stripe.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latency_counts: Vec<u64>,
+    /// Sum of these latencies in seconds.
+    #[serde(default)]
+    pub latency_sum_s: f64,
 }
 
 /// Latency in microseconds, from a histogram with bounded error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LatencyReport {
     /// Mean.
     pub mean: f64,
@@ -207,7 +246,7 @@ pub struct LatencyReport {
 }
 
 /// Reads by cache result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LookupReport {
     /// Reads answered entirely from the cache.
     pub hits: u64,
@@ -226,7 +265,7 @@ pub struct LookupReport {
 }
 
 /// Blocks admitted, and blocks refused by reason.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct AdmissionReport {
     /// Blocks admitted after a miss.
     pub admitted_blocks: u64,
@@ -237,7 +276,7 @@ pub struct AdmissionReport {
 }
 
 /// Compression since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CodecReport {
     /// Bytes passed to the codec.
     pub in_bytes: u64,
@@ -258,7 +297,7 @@ pub struct CodecReport {
 }
 
 /// Current contents of the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SpaceReport {
     /// Blocks in the index.
     pub cached_blocks: u64,
@@ -282,7 +321,7 @@ pub struct SpaceReport {
 }
 
 /// Dirty blocks: writes that have not reached the origin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct WriteBackReport {
     /// Blocks that are newer than the origin.
     pub dirty_blocks: u64,
@@ -292,6 +331,10 @@ pub struct WriteBackReport {
     pub dirty_device_bytes: u64,
     /// Limit of these bytes; at the limit, writers wait.
     pub limit_bytes: u64,
+    /// Seconds since the oldest dirty block became dirty, at most, and from the start of the daemon at the earliest; 0 if none
+    /// is dirty.
+    #[serde(default)]
+    pub dirty_s: f64,
     /// Estimated seconds to write all of them back, at each shard's average pace since the start; absent if nothing was
     /// written back yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -315,7 +358,7 @@ pub struct WriteBackReport {
 }
 
 /// Bytes transferred to and from the devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct TrafficReport {
     /// Read from the cache device.
     pub cache_read_bytes: u64,
@@ -330,7 +373,7 @@ pub struct TrafficReport {
 }
 
 /// Reclaim of regions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ReclaimReport {
     /// Regions reclaimed.
     pub regions: u64,
@@ -345,7 +388,7 @@ pub struct ReclaimReport {
 }
 
 /// Errors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ErrorReport {
     /// Fragments with a wrong checksum: dropped, and read from the origin instead.
     pub checksum_failures: u64,
@@ -361,7 +404,7 @@ pub struct ErrorReport {
 }
 
 /// Memory in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct MemoryReport {
     /// The index.
     pub index_bytes: u64,
@@ -379,7 +422,7 @@ pub struct MemoryReport {
 }
 
 /// A queue, or several of one kind: each shard or thread has its own.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct QueueReport {
     /// Its name: `requests`, `admission`, `codec-reads`, ..
     pub name: String,
@@ -396,7 +439,7 @@ pub struct QueueReport {
 }
 
 /// One NBD listener.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct NbdReport {
     /// `unix:PATH` or `tcp:HOST:PORT`.
     pub address: String,
@@ -409,7 +452,7 @@ pub struct NbdReport {
 }
 
 /// A block device.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct BlockDeviceReport {
     /// Its name, `/dev/flaz/NAME`.
     #[serde(with = "crate::path")]
@@ -424,18 +467,37 @@ pub struct BlockDeviceReport {
 }
 
 /// The result of `flaz create`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CreateReport {
     /// The cache device.
     pub cache: CacheReport,
     /// The origin.
     pub origin: OriginReport,
     /// The codec for new blocks.
+    #[schemars(with = "String")]
     pub codec: CodecSpec,
 }
 
+/// The result of `flaz flush`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct FlushReport {
+    /// Blocks that are still dirty: written in the meantime, or damaged.
+    pub dirty_blocks: u64,
+}
+
+/// The result of `flaz remove-device`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct RemovedDeviceReport {
+    /// The name, `/dev/flaz/NAME`.
+    pub name: PathBuf,
+    /// The device, `/dev/ublkbN` or `/dev/nbdN`.
+    pub device: PathBuf,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
 /// The result of `flaz check`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CheckReport {
     /// [`REPORT_SCHEMA`].
     pub schema: u32,
@@ -466,7 +528,7 @@ impl CheckReport {
 }
 
 /// One problem that a check found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Problem {
     /// Kind of object, as in [`CheckReport::bad`].
     pub kind: String,
@@ -477,7 +539,7 @@ pub struct Problem {
 }
 
 /// One object on the cache device, as `flaz dump` prints it: one line.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct DumpRecord {
     /// `superblock`, `region`, `extent`, `fragment`, ..
     pub kind: String,
@@ -489,6 +551,7 @@ pub struct DumpRecord {
     pub depth: u8,
     /// Fields in device order; in JSON an object.
     #[serde(serialize_with = "as_object")]
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub fields: Vec<(String, serde_json::Value)>,
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::size::{self, SizeError};
 
 /// An emulated slow device, for demonstrations and tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Emulation {
     /// Hard disk.

@@ -61,13 +61,14 @@ choice!(StrictFlush, "strict-flush", {
 });
 
 /// The settings that can be changed while the cache is served. Reports and the control protocol contain them in this form.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Settings {
     /// How writes and reads use the cache.
     pub mode: Mode,
     /// Admission and replacement policy.
     pub policy: PolicyKind,
     /// Codec for new blocks.
+    #[schemars(with = "String")]
     pub codec: CodecSpec,
     /// Reads of a sequential stream beyond this many bytes are not cached; 0 caches all.
     #[serde(rename = "sequential_cutoff_bytes")]

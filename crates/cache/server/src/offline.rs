@@ -181,18 +181,21 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
                 .to_owned(),
         );
     }
-    Ok(StatusReport {
+    let report = StatusReport {
         schema: REPORT_SCHEMA,
         state,
+        health: None,
         cache: cache_report(cache, &superblock),
         origin: OriginReport {
             path: superblock.origin_path.clone().into(),
             size_bytes: superblock.geometry.origin_len,
         },
         settings: Some(superblock.settings.with_codec(superblock.codec)),
+        may_be_dirty: superblock.dirty,
         live: None,
         warnings,
-    })
+    };
+    Ok(report.with_health())
 }
 
 fn walk_device(path: &Path, visit: &mut impl FnMut(Finding, u64, u64)) -> Result<Superblock, HostError> {

@@ -23,6 +23,29 @@ use crate::spec::ServeSpec;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
+/// Bounds of the reported latency buckets, from a hit on a fast SSD to an origin that does not answer. Fixed, so that histograms of
+/// several caches and versions add up.
+const LATENCY_BOUNDS_NS: [u64; 18] = [
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+
 /// The cache device, from its superblock.
 pub(crate) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport {
     let geometry = &superblock.geometry;
@@ -99,15 +122,18 @@ pub(crate) fn live(
     } else {
         CacheState::Running
     };
-    StatusReport {
+    let report = StatusReport {
         schema: REPORT_SCHEMA,
         state,
+        health: None,
         cache: facts.cache.clone(),
         origin: facts.origin.clone(),
         settings: Some(facts.settings.clone()),
+        may_be_dirty: stats.holdings.dirty_blocks > 0,
         live: Some(live_report(facts, stats, cleaning, nbd)),
         warnings: warnings(facts, stats, failed),
-    }
+    };
+    report.with_health()
 }
 
 fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<String> {
@@ -180,6 +206,7 @@ fn live_report(
     LiveReport {
         daemon: daemon_report(facts),
         operations: operations(stats, &nbd),
+        latency_bounds_s: LATENCY_BOUNDS_NS.map(|bound| bound as f64 / 1e9).into(),
         lookups: LookupReport {
             hits: counts.read_hits,
             partial_hits: counts.read_partial_hits,
@@ -241,6 +268,7 @@ fn write_back(stats: &StatsSnapshot, cleaning: &[Cleaning]) -> WriteBackReport {
         dirty_bytes: holdings.dirty_blocks * BLOCK,
         dirty_device_bytes: holdings.dirty_device_bytes,
         limit_bytes: holdings.dirty_limit_bytes,
+        dirty_s: holdings.dirty_ns as f64 / 1e9,
         // The rate so far says nothing about an origin that takes no writes.
         clean_s: clean_s(cleaning).filter(|_| holdings.writeback_failing == 0),
         cleaned_blocks: counts.cleaned_blocks,
@@ -309,12 +337,18 @@ fn operations(stats: &StatsSnapshot, nbd: &Snapshot) -> Vec<OperationReport> {
 }
 
 fn operation(name: &str, count: u64, bytes: u64, errors: u64, latency: &Latency) -> OperationReport {
+    let latency_us = self::latency(latency.summary());
     OperationReport {
         operation: name.to_owned(),
         count,
         bytes,
         errors,
-        latency_us: self::latency(latency.summary()),
+        latency_counts: match latency_us {
+            Some(_) => latency.counts_to(&LATENCY_BOUNDS_NS),
+            None => Vec::new(),
+        },
+        latency_sum_s: latency.sum_ns() / 1e9,
+        latency_us,
     }
 }
 

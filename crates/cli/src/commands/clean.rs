@@ -8,7 +8,6 @@ use std::time::Duration;
 use flaz_engine::settings::{AfterCrash, Mode};
 use flaz_engine::units::BLOCK_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
 
 use super::{output, target};
 use crate::args::{DetachArgs, FlushArgs, IdleArgs};
@@ -16,6 +15,7 @@ use crate::control::client::ANSWER;
 use crate::control::{Reply, Request};
 use crate::error::Failure;
 use crate::host::{self, CLEAN_WITHIN, Daemon, HostError};
+use crate::report::FlushReport;
 use crate::settings::SettingsPatch;
 use crate::size::HumanBytes;
 use flaz_server::ServeSpec;
@@ -46,7 +46,7 @@ pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
         }
     };
     if args.json {
-        return output::print_json(&json!({ "dirty_blocks": left }), true);
+        return output::print_json(&FlushReport { dirty_blocks: left }, true);
     }
     if left == 0 {
         return output::confirm("clean: all blocks are on the origin\n");

@@ -1,11 +1,14 @@
-//! `flaz generate`, for packagers: completions and manual pages from the same definition as `--help`; drop-ins for systemd.
+//! `flaz generate`, for packagers: completions and manual pages from the same definition as `--help`, JSON schemas, and drop-ins
+//! for systemd.
 
 use std::io;
+use std::path::Path;
 
 use clap::CommandFactory;
 
 use super::output;
 use super::output_file::OutputFiles;
+use super::schemas::{SUFFIX, schemas};
 use crate::args::{Cli, Generate, GenerateArgs};
 use crate::configuration;
 use crate::error::Failure;
@@ -27,15 +30,31 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
             command.build();
             let mut pages = Vec::new();
             man_pages(&command, &mut pages).map_err(Failure::Output)?;
-            // Check all paths before the first page is written.
-            let mut files = OutputFiles::default();
-            let mut drafts = Vec::new();
-            for (name, page) in pages {
-                drafts.push((files.take(&directory.join(name))?, page));
+            write(directory, pages)
+        }
+        Generate::Schemas { directory } => {
+            let mut files = Vec::new();
+            for (command, schema) in schemas() {
+                let text =
+                    serde_json::to_string_pretty(&schema).map_err(|error| Failure::Output(error.into()))?;
+                files.push((format!("{command}{SUFFIX}"), (text + "\n").into_bytes()));
             }
-            drafts.into_iter().try_for_each(|(file, page)| file.write(&page))
+            write(directory, files)
         }
     }
+}
+
+/// Writes files of these names and contents.
+fn write(directory: &Path, contents: Vec<(String, Vec<u8>)>) -> Result<(), Failure> {
+    // Check all paths before the first file is written.
+    let mut files = OutputFiles::default();
+    let mut drafts = Vec::new();
+    for (name, content) in contents {
+        drafts.push((files.take(&directory.join(name))?, content));
+    }
+    drafts
+        .into_iter()
+        .try_for_each(|(file, content)| file.write(&content))
 }
 
 /// The pages of a command and its subcommands, with their file names.

@@ -10,6 +10,7 @@ mod list;
 pub(crate) mod output;
 pub(crate) mod output_file;
 mod remove_device;
+mod schemas;
 mod serve;
 mod set;
 mod status;

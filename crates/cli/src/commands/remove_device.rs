@@ -1,11 +1,11 @@
 //! `flaz remove-device`: removes a block device whose server cannot return.
 
 use flaz_server::{RemovedDevice, remove_device};
-use serde_json::json;
 
 use super::output;
 use crate::args::RemoveDeviceArgs;
 use crate::error::Failure;
+use crate::report::RemovedDeviceReport;
 use crate::size::HumanBytes;
 
 /// Runs `flaz remove-device`.
@@ -17,7 +17,7 @@ pub fn run(args: &RemoveDeviceArgs) -> Result<(), Failure> {
     let removed = remove_device(&args.name, args.force).map_err(Failure::host("remove-device", &path))?;
     let RemovedDevice { name, device, bytes } = removed;
     if args.json {
-        return output::print_json(&json!({ "name": name, "device": device, "bytes": bytes }), true);
+        return output::print_json(&RemovedDeviceReport { name, device, bytes }, true);
     }
     output::confirm(&format!(
         "removed {}, which was {} with {}\n",

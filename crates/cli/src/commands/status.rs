@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{output, target};
 use crate::args::StatusArgs;
@@ -23,7 +23,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         return if args.json {
             output::print_json(&report, true)
         } else {
-            output::print(&page::status(&report))
+            output::print(&text(args, &report, None))
         };
     };
     let mut earlier: Option<(Instant, StatusReport)> = None;
@@ -42,10 +42,18 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
             } else {
                 ("", "\n")
             };
-            output::print(&format!("{before}{}{after}", page::watch(&report, since)))?;
+            output::print(&format!("{before}{}{after}", text(args, &report, since)))?;
         }
         earlier = Some((now, report));
         std::thread::sleep(interval.saturating_sub(now.elapsed()));
+    }
+}
+
+fn text(args: &StatusArgs, report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) -> String {
+    if args.verbose > 0 {
+        page::details(report, earlier)
+    } else {
+        page::summary(report, earlier)
     }
 }
 

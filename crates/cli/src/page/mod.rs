@@ -2,6 +2,8 @@
 
 mod offline;
 mod status;
+mod summary;
+pub mod terms;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -10,7 +12,8 @@ use std::time::Duration;
 
 pub use flaz_control::settings::{text as settings, text_after as settings_after};
 pub use offline::{check, created, dump};
-pub use status::{status, watch};
+pub use status::details;
+pub use summary::summary;
 
 use crate::report::CacheReport;
 use crate::size::{HumanBytes, HumanCount};

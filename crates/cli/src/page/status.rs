@@ -1,26 +1,21 @@
-//! The page of `flaz status`.
+//! The detailed page of `flaz status`.
 
 use std::time::Duration;
 
+use super::summary::{health, state};
 use super::{Page, geometry, seconds, settings};
 use crate::report::{
-    CacheState, CodecReport, LatencyReport, LiveReport, OperationReport, StatusReport, WriteBackReport,
+    CodecReport, ErrorReport, LatencyReport, LiveReport, OperationReport, StatusReport, WriteBackReport,
 };
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
 
-/// The page of `flaz status`.
+/// The detailed page of `flaz status`, with rates since an earlier report.
 #[must_use]
-pub fn status(report: &StatusReport) -> String {
-    watch(report, None)
-}
-
-/// The page with rates since an earlier report.
-#[must_use]
-pub fn watch(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) -> String {
+pub fn details(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) -> String {
     let mut page = Page(String::new());
     head(&mut page, report);
     for warning in &report.warnings {
-        page.line("WARNING", warning);
+        page.line("Warning", warning);
     }
     if let Some(live) = &report.live {
         page.gap();
@@ -46,15 +41,7 @@ pub fn watch(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) 
 }
 
 fn head(page: &mut Page, report: &StatusReport) {
-    let state = match report.state {
-        CacheState::Clean => "not running; stopped cleanly, the next start is warm",
-        CacheState::Unclean => "not running; NOT stopped cleanly",
-        CacheState::New => "not running; empty: not served since it was created or detached",
-        CacheState::Starting => "starting",
-        CacheState::Running => "running",
-        CacheState::Degraded => "DEGRADED: serving from the origin only",
-        CacheState::Stopping => "stopping",
-    };
+    let state = state(report.state);
     let daemon = report.live.as_ref().map_or_else(String::new, |live| {
         let daemon = &live.daemon;
         format!(
@@ -68,6 +55,7 @@ fn head(page: &mut Page, report: &StatusReport) {
             if daemon.read_only { ", READ-ONLY" } else { "" }
         )
     });
+    page.line("Health", &health(report).to_string());
     page.line("State", &format!("{state}{daemon}"));
     let cache = &report.cache;
     page.line(
@@ -91,7 +79,10 @@ fn head(page: &mut Page, report: &StatusReport) {
     match &report.settings {
         Some(in_force) if report.state.is_running() => page.line("Settings", &settings(in_force)),
         // Settings of a daemon; none is running.
-        Some(next) => page.line("Next start", &format!("{} by default", settings(next))),
+        Some(next) => page.line(
+            "Settings",
+            &format!("at the next start, by default: {}", settings(next)),
+        ),
         None => {}
     }
     let Some(live) = &report.live else { return };
@@ -171,6 +162,19 @@ fn recent(page: &mut Page, before: &LiveReport, live: &LiveReport, span: Duratio
             before.traffic.origin_written_bytes
         ),
     ));
+}
+
+fn errors(errors: &ErrorReport) -> String {
+    if *errors == ErrorReport::default() {
+        return "none".to_owned();
+    }
+    format!(
+        "{} checksum failures; cache device: {} failed reads, {} failed writes; origin: {} failed requests",
+        HumanCount(errors.checksum_failures),
+        HumanCount(errors.cache_read_errors),
+        HumanCount(errors.cache_write_errors),
+        HumanCount(errors.origin_errors)
+    )
 }
 
 fn reads(page: &mut Page, live: &LiveReport) {
@@ -336,21 +340,7 @@ fn movement(page: &mut Page, live: &LiveReport) {
         HumanBytes(traffic.origin_read_bytes),
         HumanBytes(traffic.origin_written_bytes)
     ));
-    let errors = &live.errors;
-    if *errors == Default::default() {
-        page.line("Errors", "none");
-    } else {
-        page.line(
-            "Errors",
-            &format!(
-                "{} checksum failures; cache device: {} failed reads, {} failed writes; origin: {} failed requests",
-                HumanCount(errors.checksum_failures),
-                HumanCount(errors.cache_read_errors),
-                HumanCount(errors.cache_write_errors),
-                HumanCount(errors.origin_errors)
-            ),
-        );
-    }
+    page.line("Errors", &errors(&live.errors));
 }
 
 fn operations(page: &mut Page, operations: &[OperationReport]) {

@@ -9,12 +9,12 @@ use crate::settings::SettingsPatch;
 
 #[test]
 fn a_running_cache_shows_its_state() {
-    let text = status(&example());
+    let text = details(&example(), None);
     for part in [
         "running, pid 4711, up 2 h 07 min, 4 threads",
         "/dev/nvme0n1p3, 100 GiB",
         "write-through, s3-fifo, codec lz4, sequential cut-off 4.00 MiB",
-        "WARNING       the origin is emulated",
+        "Warning       the origin is emulated",
         "90.0 % of reads, 75.0 % of blocks",
         "(2.50x)",
         "not admitted: 4 sequential\n",
@@ -40,12 +40,24 @@ fn a_running_cache_shows_its_state() {
     );
 }
 
+/// Text of the line with this label.
+#[track_caller]
+fn line<'a>(page: &'a str, label: &str) -> &'a str {
+    let found = page.lines().find_map(|line| {
+        let (start, text) = line.split_at_checked(13)?;
+        (start.trim_end() == label).then_some(text.trim())
+    });
+    found.unwrap_or_else(|| panic!("no line '{label}' in:\n{page}"))
+}
+
 #[test]
-fn errors_are_counted_under_the_label_that_says_none() {
+fn labels_do_not_change_with_values() {
     let mut report = example();
-    assert!(status(&report).contains("\nErrors        none\n"));
+    let before = details(&report, None);
+    assert_eq!(line(&before, "Errors"), "none");
     report.live.as_mut().unwrap().errors.checksum_failures = 3;
-    assert!(status(&report).contains("\nErrors        3 checksum failures"));
+    assert!(line(&details(&report, None), "Errors").starts_with("3 checksum failures"));
+    assert_eq!(line(&summary(&report, None), "Errors"), "3 client, 3 checksum");
 }
 
 /// The rate of writeback so far says nothing about an origin that takes no writes.
@@ -54,7 +66,7 @@ fn a_failing_writeback_has_no_time() {
     let mut report = example();
     let dirty = &mut report.live.as_mut().unwrap().write_back;
     (dirty.dirty_blocks, dirty.clean_s, dirty.failing) = (3, None, true);
-    let text = status(&report);
+    let text = details(&report, None);
     assert!(text.contains("used; write-back is failing\n"), "{text}");
 }
 
@@ -65,27 +77,123 @@ fn a_stopped_cache_is_shown_as_stopped() {
         live: None,
         ..example()
     };
-    let text = status(&report);
+    let text = details(&report, None);
+    assert!(line(&text, "Health").starts_with("warning: "), "{text}");
     assert!(
-        text.starts_with("State         not running; NOT stopped cleanly"),
+        line(&text, "State").starts_with("not running; not stopped cleanly"),
         "{text}"
     );
     assert!(!text.contains("Hits"));
-    assert!(text.contains("\nNext start    write-through, "), "{text}");
-    assert!(text.contains(" by default\n"), "{text}");
-    assert!(!text.contains("Settings"), "{text}");
+    assert!(
+        line(&text, "Settings").starts_with("at the next start, by default: write-through, "),
+        "{text}"
+    );
+    let short = summary(&report, None);
+    assert_eq!(line(&short, "State"), "not running; not stopped cleanly");
+    assert!(line(&short, "Dirty").contains("flaz flush"), "{short}");
+    let clean = StatusReport {
+        may_be_dirty: false,
+        ..report
+    };
+    assert_eq!(line(&summary(&clean, None), "Dirty"), "none");
+}
+
+#[test]
+fn the_short_page_has_ten_lines_of_eighty_columns() {
+    let mut report = example();
+    let mut labels = Vec::new();
+    for step in 0..3 {
+        let live = report.live.as_mut().unwrap();
+        if step > 0 {
+            // Of another cache, in every respect worse.
+            let deep = "/mnt/a very deep folder".repeat(20);
+            report.cache.path = deep.clone().into();
+            report.origin.path = deep.clone().into();
+            live.block_devices[0].name = deep.clone().into();
+            live.nbd[0].address = format!("unix:{deep}");
+            live.nbd[0].connections = u32::MAX;
+            live.errors = ErrorReport {
+                checksum_failures: u64::MAX,
+                cache_read_errors: u64::MAX,
+                cache_write_errors: u64::MAX,
+                origin_errors: u64::MAX,
+            };
+            live.operations[0].errors = u64::MAX;
+            live.lookups.hits = u64::MAX / 4;
+            live.write_back.clean_s = Some(1e9);
+            live.write_back.dirty_s = 1e9;
+            live.write_back.failing = step == 2;
+        }
+        if step == 2 {
+            report.state = CacheState::Degraded;
+            live.operations.clear();
+            live.write_back.dirty_blocks = 0;
+            live.block_devices.clear();
+            live.nbd.clear();
+        }
+        report.health = None;
+        let text = summary(&report, None);
+        assert_eq!(text.lines().count(), 10, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let found: Vec<String> = text.lines().map(|line| line[..13].to_owned()).collect();
+        assert!(
+            found[0].starts_with("Health ") && found[1].starts_with("State "),
+            "{text}"
+        );
+        if step > 0 {
+            assert_eq!(found, labels);
+        }
+        labels = found;
+    }
+}
+
+#[test]
+fn the_short_page_says_what_matters() {
+    let mut report = example();
+    report.live.as_mut().unwrap().operations[3].errors = 0;
+    report.warnings.clear();
+    let text = summary(&report, None);
+    for (label, expected) in [
+        ("Health", "healthy"),
+        ("State", "running for 2 h 07 min, write-through, codec lz4"),
+        ("Cache", "/dev/nvme0n1p3, 100 GiB"),
+        ("Clients", "/dev/flaz/disk and 1 more, 2 NBD clients"),
+        ("Hits", "90.0 % of 1,000 reads, 75.0 % of their blocks"),
+        (
+            "Contents",
+            "11.4 GiB of data, 4.7 % full; effective capacity 243 GiB (2.46x)",
+        ),
+        (
+            "Dirty",
+            "10.0 MiB, 0.0 % of the limit, for up to 2.50 s; clean in 0.80 s",
+        ),
+        ("Latency", "99 % below: reads 130 us, writes -, flushes 130 us"),
+        ("Errors", "none"),
+    ] {
+        assert_eq!(line(&text, label), expected);
+    }
+    // While writeback fails, its time is unknown.
+    report.live.as_mut().unwrap().write_back.failing = true;
+    let failing = summary(&report, None);
+    assert_eq!(line(&failing, "Health"), "failed: writeback to the origin fails");
+    assert!(!line(&failing, "Dirty").contains("clean in"), "{failing}");
 }
 
 #[test]
 fn rates_cover_only_the_interval() {
     let (before, mut after) = (example(), example());
     after.live.as_mut().unwrap().operations[0].count += 500;
-    let text = watch(&after, Some((&before, Duration::from_millis(500))));
+    let half = Duration::from_millis(500);
+    let text = details(&after, Some((&before, half)));
     assert!(text.contains("Now           read 1,000/s 0 B/s\n"), "{text}");
-    let idle = watch(&before, Some((&before, Duration::from_millis(500))));
+    let idle = details(&before, Some((&before, half)));
     assert!(idle.contains("Now           idle"), "{idle}");
     // The daemon was restarted between the reports: counters decreased.
-    assert!(watch(&before, Some((&after, Duration::ZERO))).contains("Now           idle"));
+    assert!(details(&before, Some((&after, Duration::ZERO))).contains("Now           idle"));
+    let short = summary(&after, Some((&before, half)));
+    assert_eq!(line(&short, "Now"), "1,000 reads/s (0 B/s), 0 writes/s (0 B/s)");
+    let restarted = summary(&before, Some((&after, half)));
+    assert_eq!(line(&restarted, "Now"), "0 reads/s (0 B/s), 0 writes/s (0 B/s)");
 }
 
 #[test]

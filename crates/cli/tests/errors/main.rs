@@ -295,7 +295,7 @@ fn a_refusal_of_the_daemon_is_reported() {
         scratch
             .run("status --control s")
             .succeeded()
-            .starts_with("State         running")
+            .starts_with("Health        healthy\nState         running\n")
     );
     scratch
         .run("set --control s mode=write-around")
@@ -600,6 +600,18 @@ fn man_pages_and_completions() {
     let page = fs::read_to_string(man.join("flaz-create.1")).unwrap();
     assert!(page.contains("region"), "{page}");
     assert!(Path::new(&man).join("flaz.1").exists());
+    let status = fs::read_to_string(man.join("flaz-status.1")).unwrap();
+    for term in ["Health", "Effective capacity", "Reclaimed", "same\\-filled"] {
+        assert!(status.contains(term), "no '{term}' in {status}");
+    }
+    let names = fs::read_dir(&man)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    assert!(
+        names
+            .into_iter()
+            .all(|name| !name.to_string_lossy().contains("help"))
+    );
     for shell in ["bash", "zsh", "fish"] {
         assert!(
             scratch

@@ -107,6 +107,7 @@ fn emulation_is_logged_as_a_warning() {
         assert!(loud, "the log does not say it of the {device}:\n{log}");
     }
     let status = server.status();
+    assert_eq!(status["health"]["level"], "warning", "{status:#}");
     let warnings = status["warnings"].as_array().map_or(0, Vec::len);
     assert_eq!(warnings, 2, "{status:#}");
     server.stop();
@@ -123,7 +124,16 @@ fn dirty_data_is_reported_until_it_is_flushed() {
     let told = || {
         let status = server.status();
         let told = &status["live"]["write_back"];
-        (told["dirty_bytes"].as_u64(), told["clean_s"].as_f64())
+        let dirty = told["dirty_bytes"].as_u64();
+        assert_eq!(status["may_be_dirty"], dirty != Some(0), "{status:#}");
+        // At most a moment old, and not from the start of the machine.
+        let age_s = told["dirty_s"].as_f64().expect("a number");
+        let lifetime_s = status["live"]["daemon"]["uptime_s"].as_f64().expect("a number");
+        assert!(
+            age_s <= lifetime_s && (dirty != Some(0) || age_s == 0.0),
+            "{status:#}"
+        );
+        (dirty, told["clean_s"].as_f64())
     };
     assert_eq!(told(), (Some(0), None), "nothing was written");
     let mut client = Client::connect(server.socket()).expect("connects");
@@ -165,5 +175,5 @@ fn a_status_that_finds_no_daemon_says_who_has_the_cache() {
     );
     server.end_by(Signal::KILL);
     let said = status().ok();
-    assert!(said.contains("NOT stopped cleanly"), "{said}");
+    assert!(said.contains("not stopped cleanly"), "{said}");
 }

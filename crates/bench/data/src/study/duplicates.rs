@@ -35,7 +35,7 @@ const GROUPS: u32 = 20;
 const Z: f64 = 1.96;
 
 /// Share of duplicate blocks, in percent of the blocks that are not zeroes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Duplicates {
     /// Point estimate, if all duplicated contents are about equally frequent.
     pub percent: f64,

@@ -14,7 +14,7 @@ const Z: f64 = 1.959_963_985;
 pub const NONE_SEEN_AT_MOST: f64 = 3.0;
 
 /// A share in percent with its interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Estimate {
     /// The share.
     pub percent: f64,

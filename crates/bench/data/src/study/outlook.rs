@@ -26,9 +26,10 @@ const RECORDS_PER_BLOCK_MAX: f64 = 8.0;
 pub const SPARE_SHARE: f64 = 0.07;
 
 /// Contents of a flaz cache with such data and one codec.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct CacheOutlook {
     /// The codec.
+    #[schemars(with = "String")]
     pub codec: CodecSpec,
     /// Bytes of data per 100 bytes of cache, with interval.
     pub data_percent_of_cache: Estimate,
@@ -41,9 +42,10 @@ pub struct CacheOutlook {
 }
 
 /// Gain of an SSD that compresses such data.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct SsdOutlook {
     /// The codec that models its controller.
+    #[schemars(with = "String")]
     pub codec: CodecSpec,
     /// Bytes written to flash per byte from the host, before garbage collection.
     pub flash_writes_ratio: f64,

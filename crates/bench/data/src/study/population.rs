@@ -39,7 +39,7 @@ struct Member {
 }
 
 /// What was skipped.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Skipped {
     /// Files and directories that could not be read.
     pub unreadable: u64,

@@ -18,7 +18,7 @@ use crate::distribution::{Distribution, Row, SCHEMA, Size};
 pub const REPORT_SCHEMA: &str = "flaz-study/1";
 
 /// The result of a study.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct StudyReport {
     /// [`REPORT_SCHEMA`].
     pub schema: &'static str,
@@ -44,11 +44,12 @@ pub struct StudyReport {
 }
 
 /// One codec at one chunk size.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct ChunkReport {
     /// Size of the chunks, which are compressed separately.
     pub chunk_bytes: u64,
     /// The codec.
+    #[schemars(with = "String")]
     pub codec: CodecSpec,
     /// Number of compressed chunks, including zeroes.
     pub chunks: u64,
@@ -63,7 +64,7 @@ pub struct ChunkReport {
 }
 
 /// How much of the data a study read.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Coverage {
     /// Number of files and devices.
     pub files: u64,
@@ -88,7 +89,7 @@ pub struct Coverage {
 }
 
 /// Estimated gain of compression, from models with assumptions.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Outlook {
     /// Contents of a flaz cache, by codec.
     pub cache: Vec<CacheOutlook>,

@@ -10,7 +10,7 @@ use super::level::Levels;
 use super::point::PointReport;
 
 /// A point where the ratio crosses 1.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Crossing {
     /// The level in percent at which the ratio is 1.
     pub level_pct: f64,
@@ -28,7 +28,7 @@ pub struct Crossing {
 }
 
 /// For which data a claim would be true.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum TrueAt {
     /// For all measured levels.

@@ -15,7 +15,7 @@ const CODEC: &str = "lz4";
 const CHUNK_BYTES: u64 = 4096;
 
 /// Which levels are used for the points of a curve.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Levels {
     /// The requested levels: some cells lack the achieved ones.

@@ -8,7 +8,7 @@ use crate::comparison::Interval;
 use crate::unit::Unit;
 
 /// One level.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct PointReport {
     /// The requested level.
     pub level: Level,
@@ -28,7 +28,7 @@ pub struct PointReport {
 }
 
 /// The verdict on a claim at one level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
     /// True: the whole interval is at 1 or below.

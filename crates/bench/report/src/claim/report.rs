@@ -13,7 +13,7 @@ use crate::comparison::SourceReport;
 pub const SCHEMA: u32 = 1;
 
 /// Claims against results.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct ClaimsReport {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -28,7 +28,7 @@ pub struct ClaimsReport {
 }
 
 /// One claim.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct ClaimReport {
     /// The claim.
     #[serde(flatten)]
@@ -38,7 +38,7 @@ pub struct ClaimReport {
 }
 
 /// One record size.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct CurveReport {
     /// Its size in bytes.
     pub record_bytes: u64,

@@ -9,7 +9,7 @@ use crate::error::ClaimError;
 use crate::unit::{Rate, WholeBytes, parse_record};
 
 /// A vendor claim.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Claim {
     /// The test.
     pub test: String,

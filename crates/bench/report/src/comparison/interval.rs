@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// A number with its 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Interval {
     /// The number.
     pub estimate: f64,
@@ -16,7 +16,7 @@ pub struct Interval {
 }
 
 /// How an interval was computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum IntervalMethod {
     /// Percentiles of resampled medians.

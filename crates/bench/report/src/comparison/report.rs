@@ -21,7 +21,7 @@ use crate::unit::{Direction, Unit};
 pub const SCHEMA: u32 = 1;
 
 /// A comparison of B with A.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Comparison {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -52,7 +52,7 @@ pub struct Comparison {
 }
 
 /// A file.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct SourceReport {
     /// Path.
     pub path: PathBuf,
@@ -73,7 +73,7 @@ impl SourceReport {
 }
 
 /// Source of the margin; each cell has its own margin.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case", tag = "from")]
 pub enum MarginReport {
     /// Given by the user.
@@ -105,7 +105,7 @@ impl MarginReport {
 }
 
 /// Number of cells by verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Counts {
     /// Cells compared.
     pub cells: usize,
@@ -153,7 +153,7 @@ impl Counts {
 
 /// How often the standard deviation rule calls a cell meaningful if there is no difference and both sides are equally
 /// noisy.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct RuleReport {
     /// Smallest number of runs of A and of B in a cell.
     pub runs: (u32, u32),
@@ -176,7 +176,7 @@ impl RuleReport {
 }
 
 /// One cell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct CellReport {
     /// Test, record size, level.
     #[serde(flatten)]
@@ -211,7 +211,7 @@ pub struct CellReport {
 }
 
 /// Welch's test on logarithms.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct WelchReport {
     /// The statistic; positive where B is larger.
     pub t: f64,
@@ -226,7 +226,7 @@ pub struct WelchReport {
 }
 
 /// The Mann-Whitney test.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct RanksReport {
     /// Pairs of runs with the larger value in A.
     pub u: f64,
@@ -237,7 +237,7 @@ pub struct RanksReport {
 }
 
 /// How a p-value of ranks was computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RankMethod {
     /// Counted over all permutations.

@@ -15,7 +15,7 @@ use crate::statistics::welch::Welch;
 use crate::unit::Direction;
 
 /// What decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// Welch's test and the equivalence test, adjusted for the number of cells.
@@ -26,7 +26,7 @@ pub enum Rule {
 }
 
 /// The verdict on B against A.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// B is faster.
@@ -53,7 +53,9 @@ impl Verdict {
 }
 
 /// A remark on a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Note {
     /// The difference is significant, but not larger than the margin.

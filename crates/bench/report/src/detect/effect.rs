@@ -10,9 +10,10 @@ use crate::statistics::moments::Moments;
 use crate::statistics::{family, student, welch};
 
 /// A kind of data compared with random data.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Effect {
     /// Which kind.
+    #[schemars(with = "String")]
     pub pattern: Pattern,
     /// Its rate divided by that of random data: geometric mean over the rounds.
     pub ratio: f64,

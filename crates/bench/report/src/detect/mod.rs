@@ -30,7 +30,7 @@ pub use verdict::{Answer, Caveat, CaveatState, Facts, FileSystem, Finding, Layer
 pub const SCHEMA: u32 = 1;
 
 /// The result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Detection {
     /// [`SCHEMA`].
     pub schema: u32,

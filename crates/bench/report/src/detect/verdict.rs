@@ -6,7 +6,7 @@ use super::effect::Effect;
 use super::pattern::{COPY_DISTANCES_BYTES, Pattern};
 
 /// A question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {
     /// Does it compress?
@@ -24,7 +24,7 @@ pub enum Question {
 }
 
 /// The answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// Proven.
@@ -36,7 +36,7 @@ pub enum Answer {
 }
 
 /// An answer with its reason.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Finding {
     /// To what.
     pub question: Question,
@@ -50,7 +50,7 @@ pub struct Finding {
 }
 
 /// What a file system does to data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileSystem {
     /// It cannot compress.
@@ -66,7 +66,7 @@ pub enum FileSystem {
 }
 
 /// The effect of a lower layer on data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayerState {
     /// Nothing.
@@ -78,7 +78,7 @@ pub enum LayerState {
 }
 
 /// A layer below the device or file system of the target.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Layer {
     /// Its description, for example `loop0, a file on btrfs`.
     pub what: String,
@@ -87,7 +87,7 @@ pub struct Layer {
 }
 
 /// Properties of the target.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Facts {
     /// Whether writes bypassed the page cache.
     pub direct: bool,
@@ -100,7 +100,7 @@ pub struct Facts {
 }
 
 /// Whether something may have caused a wrong result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CaveatState {
     /// It has not.
@@ -114,7 +114,7 @@ pub enum CaveatState {
 }
 
 /// A possible cause of a wrong result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Caveat {
     /// Description.
     pub cause: &'static str,

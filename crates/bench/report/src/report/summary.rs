@@ -24,7 +24,7 @@ pub const SCHEMA: u32 = 1;
 const LABEL_CHARS_MAX: usize = 40;
 
 /// Results, and their comparison with a baseline.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -46,7 +46,7 @@ impl Report {
 }
 
 /// One file or directory.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Source {
     /// Unique label in charts.
     pub label: String,
@@ -62,7 +62,7 @@ pub struct Source {
 }
 
 /// One cell.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct CellSummary {
     /// Test, record size, level.
     #[serde(flatten)]

@@ -10,7 +10,7 @@ use crate::error::{InputError, Problem};
 use crate::unit::{Direction, Unit};
 
 /// Kind of a source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A campaign, with every sample.

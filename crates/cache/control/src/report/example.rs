@@ -21,16 +21,21 @@ pub fn example() -> StatusReport {
         bytes: 5_056_786_432,
         errors: 0,
         latency_us,
+        latency_counts: vec![1_000_000, 234_000, 567],
+        latency_sum_s: 38.9,
     };
     let flush = OperationReport {
         operation: "flush".to_owned(),
         count: 12,
         latency_us,
+        latency_counts: vec![10, 2, 0],
+        latency_sum_s: 0.0004,
         ..Default::default()
     };
     StatusReport {
         schema: REPORT_SCHEMA,
         state: CacheState::Running,
+        health: None,
         cache: CacheReport {
             path: "/dev/nvme0n1p3".into(),
             uuid: Uuid::from_u128(0x1234),
@@ -50,6 +55,7 @@ pub fn example() -> StatusReport {
             sequential_cutoff: 4 << 20,
             ..Settings::default()
         }),
+        may_be_dirty: true,
         live: Some(LiveReport {
             daemon: DaemonReport {
                 pid: 4711,
@@ -71,6 +77,7 @@ pub fn example() -> StatusReport {
                     ..Default::default()
                 },
             ],
+            latency_bounds_s: vec![0.0001, 0.01],
             lookups: LookupReport {
                 hits: 900,
                 partial_hits: 50,
@@ -88,6 +95,34 @@ pub fn example() -> StatusReport {
                 in_bytes: 4000,
                 out_bytes: 1600,
                 ..Default::default()
+            },
+            space: SpaceReport {
+                cached_blocks: 3_000_000,
+                cached_bytes: 12_288_000_000,
+                fragment_bytes: 4_915_200_000,
+                used_bytes: 5_000_000_000,
+                capacity_bytes: 99 << 30,
+                effective_capacity_bytes: 261_000_000_000,
+                probation_regions: 30,
+                main_regions: 268,
+                free_regions: 6038,
+            },
+            write_back: WriteBackReport {
+                dirty_blocks: 2560,
+                dirty_bytes: 10 << 20,
+                dirty_device_bytes: 4 << 20,
+                limit_bytes: 24 << 30,
+                dirty_s: 2.5,
+                clean_s: Some(0.8),
+                cleaned_blocks: 100_000,
+                ..Default::default()
+            },
+            traffic: TrafficReport {
+                cache_read_bytes: 1_900_000_000,
+                cache_written_bytes: 5_200_000_000,
+                cache_discarded_bytes: 0,
+                origin_read_bytes: 470_000_000,
+                origin_written_bytes: 409_600_000,
             },
             queues: vec![
                 QueueReport {

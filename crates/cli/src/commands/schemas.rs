@@ -1,0 +1,58 @@
+//! The JSON schema of each command's JSON, from the types that it prints. `docs/json` has them; a test keeps it up to date.
+
+use flaz_bench::campaign_file::Campaign;
+use flaz_bench::claim::ClaimsReport;
+use flaz_bench::comparison::Comparison;
+use flaz_bench::detect::Detection;
+use flaz_bench::report::Report;
+use flaz_data::page::DataReport;
+use flaz_data::study::StudyReport;
+use flaz_demo::Outcome;
+use flaz_engine::settings::Settings;
+use schemars::generate::SchemaSettings;
+use schemars::transform::transform_subschemas;
+use schemars::{JsonSchema, Schema};
+use serde_json::Value;
+
+use crate::report::{CheckReport, CreateReport, DumpRecord, FlushReport, RemovedDeviceReport, StatusReport};
+
+/// The end of the name of a schema's file, after the words of the command.
+pub const SUFFIX: &str = ".schema.json";
+
+/// Every command with JSON, its words joined by `-`, and the schema of what it prints: one value, or one for each line.
+#[must_use]
+pub fn schemas() -> Vec<(&'static str, Schema)> {
+    vec![
+        ("create", of::<CreateReport>()),
+        ("status", of::<StatusReport>()),
+        ("set", of::<Settings>()),
+        ("flush", of::<FlushReport>()),
+        ("remove-device", of::<RemovedDeviceReport>()),
+        ("check", of::<CheckReport>()),
+        ("dump", of::<DumpRecord>()),
+        ("demo", of::<Outcome>()),
+        ("bench-run", of::<Campaign>()),
+        ("bench-compare", of::<Comparison>()),
+        ("bench-report", of::<Report>()),
+        ("bench-claim", of::<ClaimsReport>()),
+        ("bench-detect", of::<Detection>()),
+        ("bench-data", of::<DataReport>()),
+        ("study", of::<StudyReport>()),
+    ]
+}
+
+/// Of what is written: a field that is always there is required, although reading it has a default.
+fn of<T: JsonSchema>() -> Schema {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    without_links(&mut schema);
+    schema
+}
+
+/// Descriptions are those of the types; their links lead nowhere here.
+fn without_links(schema: &mut Schema) {
+    if let Some(Value::String(text)) = schema.get_mut("description") {
+        *text = text.replace("[`", "`").replace("`]", "`");
+    }
+    transform_subschemas(&mut without_links, schema);
+}

@@ -1,0 +1,240 @@
+//! The short page of `flaz status`: health first, ten lines of at most [`COLUMNS`] columns. Its labels do not depend on values.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Page, seconds};
+use crate::rates::Rates;
+use crate::report::{CacheState, Health, LiveReport, StatusReport, WriteBackReport};
+use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
+
+/// Maximum width of a line.
+const COLUMNS: usize = 80;
+/// Columns of a label and the space after it.
+const LABEL_COLUMNS: usize = 14;
+/// Columns of a path; of a longer one the end is shown.
+const PATH_COLUMNS: usize = 48;
+
+/// The short page of `flaz status`, with a line of rates if there is an earlier report.
+#[must_use]
+pub fn summary(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) -> String {
+    let mut page = Page(String::new());
+    let mut line = |label: &str, text: &str| page.line(label, &fitted(text));
+    line("Health", &health(report).to_string());
+    line("State", &state_line(report));
+    let device = |path: &Path, bytes| format!("{}, {}", shortened(path, PATH_COLUMNS), HumanBytes(bytes));
+    line("Cache", &device(&report.cache.path, report.cache.size_bytes));
+    line("Origin", &device(&report.origin.path, report.origin.size_bytes));
+    let Some(live) = &report.live else {
+        let dirty = if report.may_be_dirty {
+            "the origin may lack data: keep the cache, or use `flaz flush`"
+        } else {
+            "none"
+        };
+        line("Dirty", dirty);
+        return page.0;
+    };
+    line("Clients", &clients(live));
+    line("Hits", &hits(live));
+    line("Contents", &contents(live));
+    line("Dirty", &dirty(&live.write_back));
+    line("Latency", &latency(live));
+    line("Errors", &errors(live));
+    if let Some((
+        StatusReport {
+            live: Some(before), ..
+        },
+        span,
+    )) = earlier
+    {
+        line("Now", &now(before, live, span));
+    }
+    page.0
+}
+
+/// The health that the daemon reports, or, of an older daemon, that its report shows.
+pub(super) fn health(report: &StatusReport) -> Health {
+    report.health.clone().unwrap_or_else(|| Health::of(report))
+}
+
+/// What the state of a cache means.
+pub(super) fn state(state: CacheState) -> &'static str {
+    match state {
+        CacheState::Clean => "not running; stopped cleanly, the next start is warm",
+        CacheState::Unclean => "not running; not stopped cleanly",
+        CacheState::New => "not running; empty: not served since it was created or detached",
+        CacheState::Starting => "starting",
+        CacheState::Running => "running",
+        CacheState::Degraded => "degraded: serving from the origin only",
+        CacheState::Stopping => "stopping",
+    }
+}
+
+fn state_line(report: &StatusReport) -> String {
+    let mut text = state(report.state).to_owned();
+    if let Some(live) = &report.live {
+        text += &format!(" for {}", HumanDuration(seconds(live.daemon.uptime_s)));
+        if let Some(settings) = &report.settings {
+            text += &format!(", {}, codec {}", settings.mode, settings.codec);
+        }
+        if live.daemon.read_only {
+            text += ", read-only";
+        }
+    }
+    text
+}
+
+/// The first address, and what there is besides.
+fn clients(live: &LiveReport) -> String {
+    let devices = live.block_devices.iter().map(|device| device.name.as_path());
+    let sockets = live.nbd.iter().map(|nbd| Path::new(&nbd.address));
+    let mut addresses = devices.chain(sockets);
+    let Some(first) = addresses.next() else {
+        return "none: no address".to_owned();
+    };
+    let others = addresses.count();
+    let connections: u64 = live.nbd.iter().map(|nbd| u64::from(nbd.connections)).sum();
+    let mut rest = String::new();
+    if others > 0 {
+        rest += &format!(" and {others} more");
+    }
+    if !live.nbd.is_empty() {
+        rest += &format!(", {}", counted(connections, "NBD client", "NBD clients"));
+    }
+    let columns = COLUMNS - LABEL_COLUMNS - rest.len().min(PATH_COLUMNS);
+    shortened(first, columns) + &rest
+}
+
+fn hits(live: &LiveReport) -> String {
+    let lookups = &live.lookups;
+    let reads = [lookups.hits, lookups.partial_hits, lookups.misses];
+    let reads = reads.into_iter().fold(0, u64::saturating_add);
+    format!(
+        "{} of {}, {} of their blocks",
+        HumanPercent {
+            part: lookups.hits,
+            whole: reads
+        },
+        counted(reads, "read", "reads"),
+        HumanPercent {
+            part: lookups.hit_blocks,
+            whole: lookups.hit_blocks.saturating_add(lookups.miss_blocks)
+        },
+    )
+}
+
+fn contents(live: &LiveReport) -> String {
+    let space = &live.space;
+    if space.cached_bytes == 0 {
+        return "none yet".to_owned();
+    }
+    format!(
+        "{} of data, {} full; effective capacity {} ({})",
+        HumanBytes(space.cached_bytes),
+        HumanPercent {
+            part: space.used_bytes,
+            whole: space.capacity_bytes
+        },
+        HumanBytes(space.effective_capacity_bytes),
+        HumanRatio {
+            amount: space.effective_capacity_bytes,
+            by: space.capacity_bytes
+        }
+    )
+}
+
+fn dirty(dirty: &WriteBackReport) -> String {
+    if dirty.dirty_blocks == 0 {
+        return "none".to_owned();
+    }
+    let mut text = format!(
+        "{}, {} of the limit, for up to {}",
+        HumanBytes(dirty.dirty_bytes),
+        HumanPercent {
+            part: dirty.dirty_device_bytes,
+            whole: dirty.limit_bytes
+        },
+        HumanDuration(seconds(dirty.dirty_s))
+    );
+    // While writeback fails, its pace so far says nothing.
+    if let Some(clean_s) = dirty.clean_s.filter(|_| !dirty.failing) {
+        text += &format!("; clean in {}", HumanDuration(seconds(clean_s)));
+    }
+    text
+}
+
+fn latency(live: &LiveReport) -> String {
+    let p99 = |name: &str| {
+        let latency = live
+            .operation(name)
+            .and_then(|operation| operation.latency_us.as_ref());
+        latency.map_or_else(|| "-".to_owned(), |it| HumanMicros(it.p99).to_string())
+    };
+    format!(
+        "99 % below: reads {}, writes {}, flushes {}",
+        p99("read"),
+        p99("write"),
+        p99("flush")
+    )
+}
+
+fn errors(live: &LiveReport) -> String {
+    let errors = &live.errors;
+    let cache_device = errors.cache_read_errors.saturating_add(errors.cache_write_errors);
+    let causes = [
+        (live.client_errors(), "client"),
+        (errors.origin_errors, "origin"),
+        (cache_device, "cache device"),
+        (errors.checksum_failures, "checksum"),
+    ];
+    let parts: Vec<String> = causes
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, cause)| format!("{} {cause}", HumanCount(count)))
+        .collect();
+    if parts.is_empty() {
+        "none".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+/// Rates since an earlier report.
+fn now(before: &LiveReport, live: &LiveReport, span: Duration) -> String {
+    let rates = Rates::between(before, live, span);
+    let part = |count: f64, name: &str, bytes: f64| {
+        format!(
+            "{} {name}/s ({}/s)",
+            HumanCount(count as u64),
+            HumanBytes(bytes as u64)
+        )
+    };
+    format!(
+        "{}, {}",
+        part(rates.reads, "reads", rates.read_bytes),
+        part(rates.writes, "writes", rates.written_bytes)
+    )
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", HumanCount(count), if count == 1 { one } else { many })
+}
+
+/// At most `columns` characters of a path: its end, after two dots.
+fn shortened(path: &Path, columns: usize) -> String {
+    let text = path.display().to_string();
+    let len = text.chars().count();
+    if len <= columns {
+        return text;
+    }
+    "..".chars().chain(text.chars().skip(len - columns + 2)).collect()
+}
+
+/// A text that fits behind a label.
+fn fitted(text: &str) -> String {
+    let columns = COLUMNS - LABEL_COLUMNS;
+    if text.chars().count() <= columns {
+        return text.to_owned();
+    }
+    text.chars().take(columns - 2).chain("..".chars()).collect()
+}
