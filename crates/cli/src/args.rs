@@ -9,6 +9,7 @@ use flaz_codec::CodecSpec;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{AfterCrash, Mode, StrictFlush};
 use flaz_nbd::NbdAddress;
+use flaz_server::metrics::MetricsAddress;
 
 use crate::bench::args::BenchArgs;
 use crate::choice::{choice, names};
@@ -193,6 +194,7 @@ Examples:
   flaz serve /dev/nvme0n1p3 --nbd unix:/run/flaz/disk.sock
   flaz serve cache.img --nbd tcp:127.0.0.1:10809 --insecure-tcp
   flaz serve cache.img --mode write-around
+  flaz serve cache.img --metrics tcp:127.0.0.1:9750
   flaz serve /dev/nvme0n1p3 --ublk=disk            block device /dev/flaz/disk
   flaz serve /dev/nvme0n1p3 --nbd-device=disk      the same on a kernel without ublk
   nbdfuse mnt/disk nbd+unix:///?socket=/tmp/d.sock a file for losetup, without the nbd module
@@ -214,9 +216,14 @@ pub struct ServeArgs {
     /// the runtime directory]
     #[arg(long, value_name = "ADDRESS")]
     pub nbd: Vec<NbdAddress>,
-    /// Allow tcp: addresses. Anyone who can reach the port can read and write all data
+    /// Allow tcp: addresses for NBD, and those of the network for --metrics. Anyone who can reach an NBD port can read and
+    /// write all data
     #[arg(long)]
     pub insecure_tcp: bool,
+    /// Offer metrics for Prometheus at http://HOST:PORT/metrics, or the same on a Unix socket (mode 0600): tcp:HOST:PORT or
+    /// unix:PATH. HOST other than localhost, 127.x.x.x and [::1] requires --insecure-tcp
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<MetricsAddress>,
     /// Serve a block device on this machine, /dev/flaz/NAME, with the ublk driver of Linux 6.1 or later; over NBD only if
     /// --nbd is also given. NAME is by default that of the configuration, or the UUID of the cache
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, value_parser = device_name, group = "device")]

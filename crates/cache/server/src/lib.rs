@@ -11,6 +11,7 @@
 //! | [`serve()`], `life` | the life of a server: signals, systemd, the control socket |
 //! | [`front_end`] | the interface of front ends |
 //! | `nbd`, `block_device` | the front ends: NBD sockets; block devices by ublk and by the kernel's NBD client |
+//! | [`metrics`] | metrics for Prometheus |
 //! | `order` | orders to the threads, and the volume of each thread |
 //! | [`safety`] | checks before a device is overwritten |
 //! | `process` | process settings of a server |
@@ -28,6 +29,7 @@ mod error;
 mod filesystem;
 pub mod front_end;
 mod life;
+pub mod metrics;
 mod names;
 mod nbd;
 mod offline;

@@ -4,6 +4,8 @@
 //! control socket -> cache opens -> READY=1 -> wait -> STOPPING=1 -> cache closes -> control socket is removed
 //! ```
 //!
+//! Metrics are offered from before the control socket exists until the server ends.
+//!
 //! Invariants: the control socket exists from before the first client can connect until the last one has left. A stop
 //! request is answered only after the shutdown has ended, with its result, and when the control socket is removed.
 
@@ -22,6 +24,8 @@ use signal_hook::iterator::Signals;
 use crate::daemon::{Daemon, HOUSEKEEP_EVERY, Lasting, start};
 use crate::error::HostError;
 use crate::life::{Life, Reason, STILL_STARTING};
+use crate::metrics::{Exporter, Identity, Scrape, page};
+use crate::offline::identify;
 use crate::process::{lock_memory, prepare};
 use crate::spec::ServeSpec;
 
@@ -89,6 +93,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
         daemon: OnceLock::new(),
         life: Arc::clone(&life),
     });
+    let _exporter = offer_metrics(spec, &handler)?;
     let mut server = Server::start(control, Arc::clone(&handler) as Arc<dyn ControlHandler>)?;
     let begun = Instant::now();
     notify(&[NotifyState::Status(
@@ -143,6 +148,31 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
         Reason::Failed(error) => Err(ServeError::Serve(error)),
         Reason::Signal(_) | Reason::Asked | Reason::Detached => Ok(()),
     }
+}
+
+/// Offers metrics, if they are wanted, also while the cache is opened and closed: it is not up then.
+fn offer_metrics(spec: &ServeSpec, handler: &Arc<Handler>) -> Result<Option<Exporter>, ServeError> {
+    let Some(address) = &spec.metrics else {
+        return Ok(None);
+    };
+    let name = spec.cache.file_name().unwrap_or(spec.cache.as_os_str());
+    let identity = Identity {
+        uuid: identify(&spec.cache).map_err(ServeError::Serve)?,
+        name: name.to_string_lossy().into_owned(),
+    };
+    let handler = Arc::clone(handler);
+    let scrape: Scrape = Arc::new(move || {
+        let report = handler.daemon.get().and_then(|daemon| {
+            let report = daemon.status();
+            report
+                .inspect_err(|error| tracing::warn!("metrics: {}", chain(error.as_ref())))
+                .ok()
+        });
+        page(&identity, report.as_ref())
+    });
+    let exporter = Exporter::start(address, scrape).map_err(|error| ServeError::Serve(error.into()))?;
+    tracing::info!("metrics on {address}");
+    Ok(Some(exporter))
 }
 
 /// Reports to the log and to systemd that clients can connect.

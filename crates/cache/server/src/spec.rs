@@ -9,6 +9,7 @@ use flaz_engine::settings::{AfterCrash, Settings};
 use flaz_nbd::NbdAddress;
 
 use crate::block_device::BlockDeviceSpec;
+use crate::metrics::MetricsAddress;
 use crate::safety::Claim;
 
 /// A cache to create.
@@ -39,6 +40,8 @@ pub struct ServeSpec {
     pub nbd: Vec<NbdAddress>,
     /// A block device on this machine.
     pub device: Option<BlockDeviceSpec>,
+    /// Where metrics are offered.
+    pub metrics: Option<MetricsAddress>,
     /// Settings that were given; others are those in the superblock, else the defaults.
     pub settings: SettingsPatch,
     /// Threads that drive shards; by default one for every two cores.

@@ -71,6 +71,11 @@ fn check_addresses(args: &ServeArgs) -> Result<(), Failure> {
             .check_insecure(args.insecure_tcp)
             .map_err(|error| Failure::Usage(format!("serve: --nbd {error}")))?;
     }
+    if let Some(address) = &args.metrics {
+        address
+            .check_insecure(args.insecure_tcp)
+            .map_err(|error| Failure::Usage(format!("serve: --metrics {error}")))?;
+    }
     Ok(())
 }
 
@@ -112,6 +117,7 @@ fn spec(args: &ServeArgs, uuid: &Uuid, nbd_default: PathBuf) -> ServeSpec {
         origin: args.origin.clone(),
         nbd,
         device: block_device(args, uuid),
+        metrics: args.metrics.clone(),
         settings: args.settings(),
         threads: args.threads,
         discard_cache: args.discard_cache,

@@ -26,6 +26,12 @@ fn serve_with_invalid_options() {
     let long = format!("--nbd unix:/{}", "x".repeat(120));
     serve(&long).refused(USAGE, &["has 121 bytes", "maximum is 107"]);
     serve("--nbd tcp:127.0.0.1:10809").refused(USAGE, &["TCP without TLS", "--insecure-tcp"]);
+    serve("--metrics 9750").refused(USAGE, &["expected unix:PATH or tcp:HOST:PORT"]);
+    serve("--metrics tcp:localhost").refused(USAGE, &["the port is missing"]);
+    for address in ["tcp:0.0.0.0:9750", "tcp:[::]:9750", "tcp:host:9750"] {
+        serve(&format!("--metrics {address}"))
+            .refused(USAGE, &[address, "--insecure-tcp", "tcp:127.0.0.1:PORT"]);
+    }
     for name in ["a/b", ".a", "a%20b", ""] {
         serve(&format!("--ublk={name}")).refused(USAGE, &["--ublk"]);
     }
