@@ -20,6 +20,7 @@ use crate::log::LogArgs;
 use crate::number::{THREADS_MAX, whole};
 use crate::settings::{Emulation, SettingsPatch, parse_dirty_limit};
 use crate::size;
+use crate::suggestion::improved;
 
 /// Devices of the kernel's NBD client have 20 bits of minor numbers, of which partitions take 5.
 const NBD_NUMBER_MAX: u32 = (1 << 15) - 1;
@@ -49,12 +50,13 @@ Examples:
   flaz create /dev/nvme0n1p3 --origin /dev/sdb     create a cache
   flaz serve /dev/nvme0n1p3 --nbd unix:/run/d.sock serve the cached device
   nbd-client -unix /run/d.sock /dev/nbd0           attach it to this machine
-  flaz status /dev/nvme0n1p3 --watch 1             show health, hits and dirty data";
+  flaz status /dev/nvme0n1p3 --watch 1             show health, hits and dirty data
+  flaz help bench run                              explain a command";
 
 /// The command line.
 #[derive(Parser, Debug)]
 #[command(name = "flaz", version, about = ABOUT, long_about = OVERVIEW, after_help = EXAMPLES)]
-#[command(max_term_width = 110, disable_help_subcommand = true)]
+#[command(max_term_width = 110)]
 pub struct Cli {
     /// Log options.
     #[command(flatten)]
@@ -669,7 +671,9 @@ where
     I: IntoIterator<Item: Into<OsString> + Clone>,
 {
     let mut command = with_negative_values(Cli::command());
-    let matches = command.try_get_matches_from_mut(args)?;
+    let matches = command
+        .try_get_matches_from_mut(args)
+        .map_err(|error| improved(error, &command))?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     if let Command::Serve(serve) = &mut cli.command
         && let (Some(command), Some(matches)) = (

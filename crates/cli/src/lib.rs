@@ -9,6 +9,7 @@
 //! | [`demo`] | `flaz demo`; the measurement is in [`flaz_demo`] |
 //! | [`bench`] | `flaz bench` |
 //! | [`page`] | reports about a cache as text |
+//! | `suggestion` | what was meant by a word that is no command |
 //! | [`rates`] | rates between two reports |
 //! | [`number`], [`choice`] | parsers of numbers and names |
 //! | [`control`], [`report`], [`settings`], [`size`] | [`flaz_control`]: the control protocol and its reports |
@@ -28,6 +29,7 @@ pub mod log;
 pub mod number;
 pub mod page;
 pub mod rates;
+mod suggestion;
 
 pub use flaz_control::{self as control, report, settings, size};
 pub use flaz_server::{self as host, safety};

@@ -166,6 +166,13 @@ fn no_command_and_unknown_ones() {
         .run("fly")
         .refused(USAGE, &["unrecognized subcommand 'fly'"]);
     scratch.run("stauts x").refused(USAGE, &["'status'"]);
+    // Commands of another level, and words of other programs.
+    let detect = scratch.run("detect /mnt");
+    detect.refused(USAGE, &["unrecognized subcommand 'detect'", "'flaz bench detect'"]);
+    assert!(!detect.err().contains("detach"), "{}", detect.err());
+    scratch.run("bench status x").refused(USAGE, &["'flaz status'"]);
+    scratch.run("start x").refused(USAGE, &["'flaz serve'"]);
+    scratch.run("help detect").refused(USAGE, &["'flaz bench detect'"]);
     scratch
         .run("status --jsno x")
         .refused(USAGE, &["--jsno", "--json"]);
@@ -184,6 +191,18 @@ fn help_and_version_succeed() {
             .succeeded()
             .contains("Exit status: 0 success, 1 failure, 2 invalid usage")
     );
+    for (words, same) in [
+        ("help", "--help"),
+        ("help status", "status --help"),
+        ("help bench run", "bench run --help"),
+        ("bench help run", "bench run --help"),
+    ] {
+        assert_eq!(
+            scratch.run(words).succeeded(),
+            scratch.run(same).succeeded(),
+            "{words}"
+        );
+    }
     for command in [
         "create",
         "serve",
