@@ -21,6 +21,7 @@ use crate::number::{THREADS_MAX, whole};
 use crate::settings::{Emulation, SettingsPatch, parse_dirty_limit};
 use crate::size;
 use crate::suggestion::improved;
+use crate::top::TopArgs;
 
 /// Devices of the kernel's NBD client have 20 bits of minor numbers, of which partitions take 5.
 const NBD_NUMBER_MAX: u32 = (1 << 15) - 1;
@@ -77,6 +78,8 @@ pub enum Command {
     Status(StatusArgs),
     /// List the caches of this host, configured or running
     List(ListArgs),
+    /// Show all caches of this host and their rates
+    Top(TopArgs),
     /// Change settings of a running cache
     Set(SetArgs),
     /// Write all dirty blocks to the origin
@@ -594,7 +597,7 @@ pub enum Generate {
 /// Longest interval or timeout in seconds: one year.
 const INTERVAL_MAX_S: f64 = 365.0 * 86_400.0;
 
-fn interval(text: &str) -> Result<Duration, String> {
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_| "expected a number of seconds, for example 2 or 0.5".to_owned())?;

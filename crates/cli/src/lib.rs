@@ -9,6 +9,7 @@
 //! | [`demo`] | `flaz demo`; the measurement is in [`flaz_demo`] |
 //! | [`bench`] | `flaz bench` |
 //! | [`page`] | reports about a cache as text |
+//! | [`top`] | `flaz top` |
 //! | `suggestion` | what was meant by a word that is no command |
 //! | [`rates`] | rates between two reports |
 //! | [`number`], [`choice`] | parsers of numbers and names |
@@ -30,6 +31,7 @@ pub mod number;
 pub mod page;
 pub mod rates;
 mod suggestion;
+pub mod top;
 
 pub use flaz_control::{self as control, report, settings, size};
 pub use flaz_server::{self as host, safety};

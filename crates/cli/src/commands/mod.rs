@@ -31,6 +31,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args),
         Command::Status(args) => status::run(&args),
         Command::List(args) => list::run(&args),
+        Command::Top(args) => crate::top::run(&args),
         Command::Set(args) => set::run(&args),
         Command::Flush(args) => clean::flush(&args),
         Command::Detach(args) => clean::detach(&args),

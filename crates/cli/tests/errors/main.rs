@@ -207,6 +207,7 @@ fn help_and_version_succeed() {
         "create",
         "serve",
         "status",
+        "top",
         "set",
         "flush",
         "detach",
@@ -325,6 +326,40 @@ fn a_refusal_of_the_daemon_is_reported() {
     server.close();
 }
 
+#[test]
+fn top_prints_lines_without_a_terminal() {
+    let scratch = Scratch::new();
+    let none = scratch.run("top --count 1").succeeded();
+    assert!(
+        none.contains("CACHE") && none.contains("no cache is running"),
+        "{none}"
+    );
+    fs::create_dir(scratch.path("run")).unwrap();
+    let server = Server::start(&scratch.path("run/a.sock"), Arc::new(Fake)).unwrap();
+    // A socket left behind by a killed daemon.
+    drop(UnixListener::bind(scratch.path("run/killed.sock")).unwrap());
+    let out = scratch.run("top --count 2 --interval 0.1").succeeded();
+    let tables: Vec<&str> = out.split("\n\n").collect();
+    assert_eq!(tables.len(), 2, "{out}");
+    for table in tables {
+        let words: Vec<Vec<&str>> = table
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(words[0][..3], ["CACHE", "STATE", "MODE"], "{out}");
+        assert_eq!(words[1][..2], ["c", "running"], "{out}");
+        assert_eq!(words[2][..2], ["killed", "gone"], "{out}");
+        assert_eq!(words[3][..2], ["total", "(2)"], "{out}");
+        assert!(table.lines().all(|line| line.len() <= 80), "{out}");
+    }
+    let elsewhere = scratch.run("top -n 1 --control none.sock").succeeded();
+    assert!(elsewhere.contains("none"), "{elsewhere}");
+    scratch.run("top --sort size").refused(USAGE, &["size", "--sort"]);
+    scratch.run("top --count 0").refused(USAGE, &["--count"]);
+    scratch.run("top --interval 0").refused(USAGE, &["0.1 seconds"]);
+    server.close();
+}
+
 /// It is from before an update, and does not report dirty blocks.
 struct Older;
 
@@ -351,6 +386,7 @@ fn a_closed_pipe_is_not_a_failure() {
         "status --control s",
         "status --control s --json",
         "status --control s --watch 0.1",
+        "top --interval 0.1",
         "--help",
         "generate completions bash",
     ] {
