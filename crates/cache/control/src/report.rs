@@ -92,6 +92,7 @@ impl CacheState {
 pub struct CacheReport {
     /// Path.
     #[serde(with = "crate::path")]
+    #[schemars(with = "String")]
     pub path: PathBuf,
     /// UUID, assigned at creation.
     pub uuid: Uuid,
@@ -116,6 +117,7 @@ pub struct CacheReport {
 pub struct OriginReport {
     /// Path.
     #[serde(with = "crate::path")]
+    #[schemars(with = "String")]
     pub path: PathBuf,
     /// Size in bytes; the size of the exported device.
     pub size_bytes: u64,
@@ -456,9 +458,11 @@ pub struct NbdReport {
 pub struct BlockDeviceReport {
     /// Its name, `/dev/flaz/NAME`.
     #[serde(with = "crate::path")]
+    #[schemars(with = "String")]
     pub name: PathBuf,
     /// The device, `/dev/ublkbN` or `/dev/nbdN`.
     #[serde(with = "crate::path")]
+    #[schemars(with = "String")]
     pub device: PathBuf,
     /// Number of queues.
     pub queues: u16,

@@ -116,6 +116,7 @@ fn the_short_page_has_ten_lines_of_eighty_columns() {
                 checksum_failures: u64::MAX,
                 cache_read_errors: u64::MAX,
                 cache_write_errors: u64::MAX,
+                cache_no_space_errors: u64::MAX,
                 origin_errors: u64::MAX,
             };
             live.operations[0].errors = u64::MAX;
