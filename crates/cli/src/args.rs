@@ -147,8 +147,8 @@ pub struct CreateArgs {
     /// full while the cache is served
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
-    /// With --size: create a sparse file, which takes space as the cache fills. If the file system is full then, the cache is
-    /// bypassed
+    /// With --size: create a sparse file, which takes space as the cache fills. If the file system is full then, the cache stays
+    /// smaller until there is space
     #[arg(long, requires = "size")]
     pub sparse: bool,
     /// Write the configuration NAME as well: /etc/flaz/NAME.toml, or $XDG_CONFIG_HOME/flaz/NAME.toml for other users than

@@ -298,6 +298,18 @@ impl<D: Device + Clone, E: Env> Device for Deadline<D, E> {
         flush.unwrap_or_else(|| Err(self.late(DeviceOp::Flush, 0, 0)))
     }
 
+    fn is_sparse(&self) -> bool {
+        self.device.is_sparse()
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let device = self.device.clone();
+        let allocate = self
+            .change(async move { device.allocate(offset, len).await })
+            .await;
+        allocate.unwrap_or_else(|| Err(self.late(DeviceOp::Write, offset, len)))
+    }
+
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         let device = self.device.clone();
         let discard = self

@@ -105,6 +105,16 @@ pub trait Device: 'static {
     /// Makes every write stable that had completed when this was called.
     async fn flush(&self) -> Result<(), DeviceError>;
 
+    /// Whether the device takes space when a range is first written, so that a write may find none: a sparse file.
+    fn is_sparse(&self) -> bool {
+        false
+    }
+
+    /// Takes the space of a range, so that writes to it find space. The contents stay as they are.
+    async fn allocate(&self, _offset: u64, _len: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Discards a range. Its contents are unspecified afterwards. A device that cannot discard returns `Ok`.
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError>;
 

@@ -162,6 +162,8 @@ counters! {
     cache_write_errors,
     /// Writes of the cache device that found no space: its file system, or the pool of a thin volume, is full.
     cache_no_space,
+    /// Regions whose space could not be allocated: the file system of a sparse cache file is full.
+    allocations_without_space,
     /// Regions reclaimed.
     regions_reclaimed,
     /// Blocks stored again at reclaim because they were used.
@@ -363,6 +365,8 @@ pub struct Holdings {
     pub ring_bytes: [u64; 2],
     /// Bytes of free regions.
     pub free_bytes: u64,
+    /// Of these, bytes whose space is not allocated yet: on a sparse cache file only.
+    pub withheld_bytes: u64,
     /// Used bytes of the regions in use.
     pub used_bytes: u64,
     /// Admissions waiting to be stored.
@@ -405,6 +409,7 @@ impl Holdings {
         self.ring_bytes[0] += other.ring_bytes[0];
         self.ring_bytes[1] += other.ring_bytes[1];
         self.free_bytes += other.free_bytes;
+        self.withheld_bytes += other.withheld_bytes;
         self.used_bytes += other.used_bytes;
         self.admission_queue += other.admission_queue;
         self.cache_writes_queued += other.cache_writes_queued;

@@ -215,6 +215,14 @@ impl<D: Device, E: Env> Device for Emulated<D, E> {
         self.device.flush().await
     }
 
+    fn is_sparse(&self) -> bool {
+        self.device.is_sparse()
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.device.allocate(offset, len).await
+    }
+
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         self.device.discard(offset, len).await
     }

@@ -305,7 +305,7 @@ pub(crate) fn open_cache(path: &std::path::Path, read_only: bool) -> Result<File
             buffered: false,
         },
     )?;
-    device.keep_allocated();
+    device.keep_space();
     Ok(device)
 }
 

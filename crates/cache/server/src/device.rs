@@ -81,6 +81,14 @@ impl Device for HostDevice {
         both!(self, device => device.flush().await)
     }
 
+    fn is_sparse(&self) -> bool {
+        both!(self, device => device.is_sparse())
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        both!(self, device => device.allocate(offset, len).await)
+    }
+
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         both!(self, device => device.discard(offset, len).await)
     }

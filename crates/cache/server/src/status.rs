@@ -9,6 +9,7 @@ use flaz_control::report::{
     LatencyReport, LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport,
     QueueReport, REPORT_SCHEMA, ReclaimReport, SpaceReport, StatusReport, TrafficReport, WriteBackReport,
 };
+use flaz_control::size::HumanBytes;
 use flaz_engine::cache::lifecycle::Opened;
 use flaz_engine::format::superblock::{Superblock, VERSION};
 use flaz_engine::settings::Settings;
@@ -160,6 +161,11 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
     }
     if failed {
         warnings.push(bypassed(stats.counts.cache_no_space > 0));
+    } else if stats.holdings.withheld_bytes > 0 && stats.counts.allocations_without_space > 0 {
+        warnings.push(format!(
+            "{NO_SPACE}: {} of the cache are not used until there is space",
+            HumanBytes(stats.holdings.withheld_bytes)
+        ));
     }
     if let Some(why) = facts.origin_protection {
         warnings.push(format!(

@@ -6,7 +6,9 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::error::CacheError;
-use crate::format::geometry::{Geometry, GeometryOptions, PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use crate::format::geometry::{
+    Geometry, GeometryOptions, PAGE_BYTES, REGIONS_MIN, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS,
+};
 use crate::format::intent::IntentSector;
 use crate::format::manifest::{ManifestEntry, ManifestSector};
 use crate::format::superblock::{State, Superblock};
@@ -77,6 +79,13 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
     }
     clear_manifest(cache, &geometry, superblock.cache_id()).await?;
     clear_intents(cache, &geometry).await?;
+    if cache.is_sparse() {
+        // Enough to run. The other regions get their space when they are first used: see `Shard::start`.
+        for shard in 0..geometry.shard_count {
+            let len = u64::from(REGIONS_MIN) * geometry.region_bytes;
+            cache.allocate(geometry.shard_offset(shard), len).await?;
+        }
+    }
     cache
         .discard(
             geometry.data_offset(),

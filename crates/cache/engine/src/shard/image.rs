@@ -193,7 +193,7 @@ impl<P: Platform> Shard<P> {
                 assert!(!self.map.any_stale(), "all tombstones are written");
                 return Ok(self.image());
             }
-            if !self.reclaim_one(false).await {
+            if !self.allocate_one().await && !self.reclaim_one(false).await {
                 let what = format!("{regions} regions are needed, and none can be freed");
                 return Err(ImageError::Contents {
                     shard: self.id.number,

@@ -330,7 +330,8 @@ impl<P: Platform> Shard<P> {
                 as u64,
             capacity_bytes: self.id.geometry.shard_len(),
             ring_bytes: Ring::ALL.map(|ring| log.regions_of(ring) * region_bytes),
-            free_bytes: log.free_regions() as u64 * region_bytes,
+            free_bytes: (log.free_regions() + log.withheld_regions()) as u64 * region_bytes,
+            withheld_bytes: log.withheld_regions() as u64 * region_bytes,
             used_bytes: log.used_bytes(),
             admission_queue: admission,
             cache_writes_queued: cache_writes,
@@ -375,7 +376,12 @@ impl<P: Platform> Shard<P> {
 
     /// The dirty limit, in bytes of the device.
     fn dirty_limit(&self) -> u64 {
-        writeback::limit_bytes(&self.id.geometry, self.tuning.settings().dirty_percent)
+        // Before, the withheld regions will have space when they are needed, as far as is known.
+        let unusable = match self.stats.counters.allocations_without_space.get() {
+            0 => 0,
+            _ => self.log.withheld_regions() as u32,
+        };
+        writeback::limit_bytes(&self.id.geometry, unusable, self.tuning.settings().dirty_percent)
     }
 
     /// Bytes of the device that dirty blocks take, and the dirty limit.

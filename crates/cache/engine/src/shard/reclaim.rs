@@ -10,7 +10,9 @@ use std::time::Duration;
 use flaz_device::{DeviceError, Env, IoBuf};
 use futures_util::future::join;
 
+use super::fence::NO_SPACE;
 use super::gather::{Limits, neighbours};
+use super::io::CacheIo;
 use super::log::{Append, Appended, Class, Copies, Victim};
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::tasks::Phase;
@@ -67,7 +69,12 @@ impl<P: Platform> Shard<P> {
     /// Frees regions before they are needed, until the shard stops.
     pub(super) async fn reclaim_task(shard: Rc<Self>) {
         loop {
-            while !shard.is_stopping() && !shard.cache.is_fenced() && shard.log.wants_reclaim() {
+            let is_wanted = || !shard.is_stopping() && !shard.cache.is_fenced() && shard.log.wants_reclaim();
+            while is_wanted() {
+                // Since the allocation began, the shard may have begun to stop, and others may reclaim.
+                if shard.allocate_one().await || !is_wanted() {
+                    continue;
+                }
                 if !shard.reclaim_one(true).await {
                     break;
                 }
@@ -77,6 +84,37 @@ impl<P: Platform> Shard<P> {
             }
             shard.reclaimer.wanted().await;
         }
+    }
+
+    /// Allocates the space of a withheld region and makes it free; false if there is none, or no space. It is tried again for
+    /// each region that is needed: the file system may have space then.
+    pub(super) async fn allocate_one(self: &Rc<Self>) -> bool {
+        let Some(region) = self.log.take_withheld() else {
+            return false;
+        };
+        let (position, len) = (self.id.position_of(region), self.id.geometry.region_bytes);
+        let Err(error) = self.cache.allocate(position, len).await else {
+            self.log.add_free(region);
+            return true;
+        };
+        self.log.withhold_again(region);
+        if CacheIo::<P>::is_no_space(&error) {
+            let counter = &self.stats.counters.allocations_without_space;
+            if counter.get() == 0 {
+                tracing::warn!(
+                    shard = self.id.number,
+                    "{NO_SPACE}: {} of {} regions are not used until there is space",
+                    self.log.withheld_regions(),
+                    self.id.geometry.regions_per_shard
+                );
+            }
+            count(counter, 1);
+            // The dirty limit is lower now.
+            self.writeback.note_limit();
+        } else {
+            self.cache_error(&error);
+        }
+        false
     }
 
     /// Reclaims one region; false if no ring has one, or if there is no place for its dirty blocks. With `keep`, used blocks

@@ -202,6 +202,9 @@ fn seeds_that_failed_before_pass() {
     }
 }
 
+/// Crash states of caches on a sparse file.
+const SPARSE_STATES: u64 = 20_000;
+
 #[test]
 fn no_crash_loses_or_revives_anything() {
     let unchanged = |_: &mut Scenario| {};
@@ -311,6 +314,22 @@ fn every_crash_of_a_short_workload_loses_and_revives_nothing() {
             counts.kills > 100 && counts.power_cuts > 1000,
             "too little of base {number}: {counts:?}"
         );
+    }
+}
+
+/// A cache file on a file system that is often full.
+#[test]
+fn no_crash_of_a_sparse_cache_loses_anything() {
+    let adapt = |scenario: &mut Scenario| scenario.cache_faults.allocate_no_space_ppm = 600_000;
+    let (counts, failure) = explore_all(SPARSE_STATES, &|| {}, &adapt);
+    if let Some(failure) = failure {
+        report(failure, &adapt);
+    }
+    for (name, count) in [
+        ("reclaimed regions", counts.did.regions_reclaimed),
+        ("allocations without space", counts.did.allocations_without_space),
+    ] {
+        assert!(count > 0, "no {name} in the whole test");
     }
 }
 

@@ -221,6 +221,9 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         Rc::new(SimDisk::from_image(&env, &cache)),
         Rc::new(SimDisk::from_image(&env, &origin)),
     );
+    if script.cache_faults.allocate_no_space_ppm > 0 {
+        cache.set_space(u64::MAX);
+    }
     let oracle = Rc::new(Oracle::new(Rc::clone(&shape.spots), Rc::clone(&start.ground)));
     let past = Rc::new(Cell::new(start.past));
     let host = Host::remembering(start.memory);

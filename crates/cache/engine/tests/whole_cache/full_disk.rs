@@ -2,6 +2,7 @@
 
 use flaz_engine::cache::Start;
 use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::CACHE_ERRORS_MAX;
 use flaz_engine::stats::Counts;
 use flaz_engine::volume::Volume;
@@ -158,4 +159,95 @@ fn a_cache_device_that_fails_at_the_start_is_refused() {
         work(&open, 1).await;
         open.stop().await.expect("stops in order");
     });
+}
+
+/// A sparse cache file on a file system that becomes full: the cache uses what space there is, and more when there is more.
+#[test]
+fn a_sparse_cache_without_space_is_a_smaller_cache() {
+    const LEN: u64 = 6 << 20;
+    let rig = Rig::new(6, filled_disk(ORIGIN_LEN, random), plain_disk(LEN));
+    rig.disk.set_space(2 << 20);
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let fifo = settings("none", PolicyKind::Fifo);
+        let open = rig.opened(fifo.clone()).await;
+        for version in 1..6 {
+            work(&open, version).await;
+        }
+        let stats = open.cache.stats();
+        assert!(!stats.holdings.cache_failed);
+        assert!(stats.counts.allocations_without_space > 0);
+        assert_eq!((stats.counts.cache_errors, stats.counts.cache_no_space), (0, 0));
+        assert!(stats.counts.regions_reclaimed > 5);
+        // Recently written blocks are cached.
+        for number in (0..64).step_by(2) {
+            open.write(number * BLOCK, &block(number, 5)).await;
+        }
+        let hits = open.cache.stats().counts.hit_blocks;
+        for number in (0..64).step_by(2) {
+            assert!(open.read(number * BLOCK, BLOCK).await == block(number, 5));
+        }
+        assert_eq!(open.cache.stats().counts.hit_blocks, hits + 32);
+        let (small, withheld) = (stats.holdings.cached_blocks, stats.holdings.withheld_bytes);
+        assert!(
+            small * BLOCK < 2 << 20 && withheld > 3 << 20,
+            "{small}, {withheld}"
+        );
+        open.stop().await.expect("stops in order");
+        // The next start is warm, and finds the same.
+        let open = rig.opened(fifo.clone()).await;
+        assert_eq!(open.cache.start, Start::Warm(flaz_engine::units::Epoch(1)));
+        work(&open, 6).await;
+        assert!(open.cache.stats().holdings.withheld_bytes > 3 << 20);
+        // Somebody frees space: no restart is needed.
+        rig.disk.set_space(LEN);
+        for version in 7..12 {
+            work(&open, version).await;
+        }
+        let stats = open.cache.stats();
+        assert!(
+            stats.holdings.cached_blocks > small + 200,
+            "{}",
+            stats.holdings.cached_blocks
+        );
+        assert!(!stats.holdings.cache_failed && stats.counts.cache_errors == 0);
+        open.stop().await.expect("stops in order");
+    });
+}
+
+/// Dirty blocks are written back rather than lost, and a crash loses none of them.
+#[test]
+fn a_sparse_cache_without_space_keeps_dirty_blocks() {
+    for seed in 0..20 {
+        let rig = Rig::new(seed, filled_disk(ORIGIN_LEN, random), plain_disk(6 << 20));
+        rig.sim.set_step_limit(20_000_000);
+        rig.disk.set_space((1 << 20) + (seed << 16));
+        rig.create(ORIGIN_LEN, SMALLEST);
+        let back = Settings {
+            mode: Mode::WriteBack,
+            ..settings("none", PolicyKind::S3Fifo)
+        };
+        rig.sim.block_on(async {
+            let open = rig.opened(back.clone()).await;
+            for version in 1..4 {
+                work(&open, version).await;
+            }
+            let stats = open.cache.stats();
+            assert!(!stats.holdings.cache_failed, "seed {seed}");
+            assert!(stats.counts.allocations_without_space > 0, "seed {seed}");
+            std::mem::forget(open);
+        });
+        rig.sim.kill_tasks();
+        rig.sim.block_on(async {
+            let open = rig.opened(back).await;
+            for number in 0..ORIGIN_LEN / BLOCK {
+                let version = if number % 2 == 0 { 3 } else { 0 };
+                let found = open.read(number * BLOCK, BLOCK).await;
+                assert!(found == block(number, version), "seed {seed}, block {number}");
+            }
+            work(&open, 4).await;
+            assert!(!open.cache.stats().holdings.cache_failed, "seed {seed}");
+            open.stop().await.expect("stops in order");
+        });
+    }
 }

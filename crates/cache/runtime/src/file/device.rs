@@ -1,5 +1,7 @@
 //! A file as a device for the engine.
 
+use std::sync::atomic::Ordering;
+
 use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
 
 use super::handle::FileDevice;
@@ -56,6 +58,16 @@ impl Device for FileDevice {
         // Never retried: after a failed flush the kernel may have dropped the data that it could not write, and a
         // second flush would succeed.
         result.map_err(|source| DeviceError::new(DeviceOp::Flush, 0, 0, source))
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.inner.is_sparse.load(Ordering::Relaxed)
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.check(DeviceOp::Write, offset, len)?;
+        let result = self.allocate_range(offset, len).await;
+        result.map_err(|source| DeviceError::new(DeviceOp::Write, offset, len, source))
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {

@@ -44,6 +44,8 @@ pub(super) struct Inner {
     pub identity: Identity,
     /// Set when the device has reported that it does not support the operation, which is then not tried again.
     pub no_discard: AtomicBool,
+    /// A file whose space is not fully allocated, if [`FileDevice::keep_space`] was called.
+    pub is_sparse: AtomicBool,
     pub no_unmap: AtomicBool,
     pub no_zero: AtomicBool,
 }

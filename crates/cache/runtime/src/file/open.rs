@@ -181,6 +181,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
         has_volatile_cache,
         identity,
         no_discard: AtomicBool::new(false),
+        is_sparse: AtomicBool::new(false),
         no_unmap: AtomicBool::new(false),
         no_zero: AtomicBool::new(false),
     };

@@ -56,14 +56,27 @@ impl FileDevice {
         }
     }
 
-    /// Ignores discards from now on if this is a file whose space is fully allocated: a discard would give space back to the
-    /// file system, which may be full when the file needs it again.
-    pub fn keep_allocated(&self) {
-        if self.inner.kind == Kind::File
-            && let Ok(stat) = rustix::fs::fstat(&self.inner.fd)
-            && stat.st_blocks.unsigned_abs().saturating_mul(512) >= self.inner.len
-        {
-            self.inner.no_discard.store(true, Ordering::Relaxed);
+    /// For a cache: ignores discards from now on if this is a file, because they would give space back to the file system, which
+    /// may be full when the file needs it again. Finds out whether the file is sparse.
+    pub fn keep_space(&self) {
+        if self.inner.kind != Kind::File {
+            return;
+        }
+        self.inner.no_discard.store(true, Ordering::Relaxed);
+        let space = rustix::fs::fstat(&self.inner.fd).map_or(0, |stat| stat.st_blocks.unsigned_abs());
+        let is_sparse = space.saturating_mul(512) < self.inner.len;
+        self.inner.is_sparse.store(is_sparse, Ordering::Relaxed);
+    }
+
+    /// Allocates a range of a file, if its file system can.
+    pub(super) async fn allocate_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 || self.inner.kind != Kind::File {
+            return Ok(());
+        }
+        match self.fallocate(libc::FALLOC_FL_KEEP_SIZE, offset, len).await {
+            0 => Ok(()),
+            errno if unsupported(errno) => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 

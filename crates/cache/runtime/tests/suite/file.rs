@@ -212,24 +212,33 @@ fn discarded_and_zeroed_ranges_read_as_zeroes() {
 
 /// A discard would give the space back, and the file system could be full when the file needs it.
 #[test]
-fn an_allocated_file_keeps_its_space() {
+fn a_file_of_a_cache_keeps_its_space() {
     use std::os::unix::fs::MetadataExt;
 
     const LEN: u64 = 4 << 20;
     let scratch = Scratch::new();
-    for (name, keeps) in [("allocated", true), ("sparse", false)] {
+    for (name, is_sparse) in [("allocated", false), ("sparse", true)] {
         let path = scratch.file(name, LEN);
         let device = FileDevice::open(&path, EXCLUSIVE).expect("open");
-        let written = if keeps { LEN } else { LEN / 2 };
+        let written = if is_sparse { LEN / 2 } else { LEN };
         let space = || fs::metadata(&path).expect("metadata").blocks() * 512;
         run(async {
             let write = device.write_at(0, pattern(written as usize, 9), false);
             write.await.1.expect("write");
             device.flush().await.expect("flush");
-            device.keep_allocated();
+            device.keep_space();
+            assert_eq!(device.is_sparse(), is_sparse, "{name}");
             device.discard(0, LEN / 2).await.expect("discard");
+            assert!(space() >= written, "{name}: {} bytes", space());
+            device.allocate(LEN / 2, LEN / 2).await.expect("allocate");
+            assert!(space() >= LEN, "{name}: {} bytes", space());
+            let (buf, result) = device.read_at(0, IoBuf::new(LEN as usize / 2)).await;
+            result.expect("read");
+            assert!(
+                buf[..] == pattern(written as usize, 9)[..LEN as usize / 2],
+                "{name}"
+            );
         });
-        assert_eq!(space() >= written, keeps, "{name}: {} bytes", space());
     }
 }
 

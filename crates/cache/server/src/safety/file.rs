@@ -133,8 +133,7 @@ fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
         return;
     };
     tracing::warn!(
-        "{}: the file system has {} free, less than the size of the cache, {}: when it is full, the cache is bypassed until \
-         there is space and flaz is restarted",
+        "{}: the file system has {} free, less than the size of the cache, {}: the cache uses the space that there is",
         cache.display(),
         HumanBytes(free),
         HumanBytes(size_bytes)

@@ -90,6 +90,8 @@ pub struct FaultRates {
     pub write_error_ppm: u32,
     /// Writes (of data or zeroes) that fail for lack of space, without effect.
     pub write_no_space_ppm: u32,
+    /// Allocations on a sparse disk that fail for lack of space.
+    pub allocate_no_space_ppm: u32,
     /// Flushes that fail. The data they cover is then durable, still volatile, or lost at the next power cut even if
     /// later flushes succeed, as with operating systems that drop failed pages.
     pub flush_error_ppm: u32,

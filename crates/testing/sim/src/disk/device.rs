@@ -71,7 +71,7 @@ impl SimDisk {
         let doomed = if state.dead {
             Some(OS_ERROR_IO)
         } else {
-            state.doom(op)
+            state.doom(op).or_else(|| state.full(op, offset, len))
         };
         Operation {
             disk: self,
@@ -185,6 +185,13 @@ impl State {
         }
     }
 
+    /// The error of a write that finds no space.
+    fn full(&mut self, op: DeviceOp, offset: u64, len: u64) -> Option<i32> {
+        let writes = matches!(op, DeviceOp::Write | DeviceOp::WriteZeroes);
+        let fits = !writes || self.space.as_mut().is_none_or(|space| space.take(offset, len));
+        (!fits).then_some(OS_ERROR_NO_SPACE)
+    }
+
     fn count(&mut self, op: DeviceOp, len: u64) {
         let stats = &mut self.stats;
         match op {
@@ -268,6 +275,23 @@ impl Device for SimDisk {
 
     fn fua_stands_alone(&self) -> bool {
         true
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.shared.state.borrow().space.is_some()
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let operation = self.issue(DeviceOp::Status, offset, len);
+        operation.tell(EventStage::Issued);
+        operation.wait().await;
+        let mut fits = true;
+        let outcome = operation.end(|state, _, failed| {
+            let is_full = !failed && state.rng.chance(state.faults.allocate_no_space_ppm);
+            fits = failed || !is_full && state.space.as_mut().is_none_or(|space| space.take(offset, len));
+        });
+        let outcome = if fits { outcome } else { Err(OS_ERROR_NO_SPACE) };
+        result(DeviceOp::Write, offset, len, outcome)
     }
 
     async fn read_at(&self, offset: u64, mut buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {

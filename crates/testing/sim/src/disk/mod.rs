@@ -46,8 +46,33 @@ struct PlannedFailure {
     os_error: i32,
 }
 
+/// The space of a sparse disk.
+struct Space {
+    /// Pages that can still be taken.
+    left: u64,
+    taken: BTreeSet<u64>,
+}
+
+impl Space {
+    const PAGE_BYTES: u64 = 4096;
+
+    /// Takes the pages of a range; false, and no change, if there are too few.
+    fn take(&mut self, offset: u64, len: u64) -> bool {
+        let pages = offset / Self::PAGE_BYTES..(offset + len).div_ceil(Self::PAGE_BYTES);
+        let new: Vec<u64> = pages.filter(|page| !self.taken.contains(page)).collect();
+        let Some(left) = self.left.checked_sub(new.len() as u64) else {
+            return false;
+        };
+        self.left = left;
+        self.taken.extend(new);
+        true
+    }
+}
+
 struct State {
     medium: Medium,
+    /// Only of a sparse disk.
+    space: Option<Space>,
     rng: Rng,
     faults: FaultRates,
     planned: Vec<PlannedFailure>,
@@ -91,6 +116,7 @@ impl SimDisk {
         let (number, rng) = env.register_disk();
         let state = State {
             medium: image.medium(),
+            space: None,
             rng,
             faults: FaultRates::default(),
             planned: Vec::new(),
@@ -282,6 +308,17 @@ impl SimDisk {
     /// Removes the disk (every operation fails, also those in flight) or restores it.
     pub fn set_dead(&self, dead: bool) {
         self.shared.state.borrow_mut().dead = dead;
+    }
+
+    /// Makes the disk sparse: it takes space when a range is first written or allocated, and has `bytes` more than it has taken
+    /// so far.
+    pub fn set_space(&self, bytes: u64) {
+        let space = &mut self.shared.state.borrow_mut().space;
+        let taken = space.take().map_or_else(BTreeSet::new, |space| space.taken);
+        *space = Some(Space {
+            left: bytes / Space::PAGE_BYTES,
+            taken,
+        });
     }
 
     /// Makes reads of a range fail until it is written again.

@@ -275,13 +275,18 @@ impl<P: Platform> CacheIo<P> {
         (buf, result)
     }
 
+    /// Whether an operation failed for want of space.
+    pub(in crate::shard) fn is_no_space(error: &DeviceError) -> bool {
+        matches!(
+            error.source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }
+
     /// Counts a write that found no space.
     fn note_space(&self, result: &Result<(), DeviceError>) {
         if let Err(error) = result
-            && matches!(
-                error.source.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            )
+            && Self::is_no_space(error)
         {
             count(&self.stats.counters.cache_no_space, 1);
         }
@@ -303,6 +308,20 @@ impl<P: Platform> CacheIo<P> {
         let (_, result) = self.device.write_at(position, buf, false).await;
         self.note_space(&result);
         result
+    }
+
+    /// Whether writes to ranges that were never written may find no space.
+    pub(in crate::shard) fn is_sparse(&self) -> bool {
+        self.device.is_sparse()
+    }
+
+    /// Allocates the space of a range.
+    ///
+    /// # Errors
+    /// The device's, such as no space, or it is fenced.
+    pub(in crate::shard) async fn allocate(&self, position: u64, len: u64) -> Result<(), DeviceError> {
+        self.refused(DeviceOp::Write, position, len)?;
+        self.device.allocate(position, len).await
     }
 
     /// Discards a range.

@@ -414,6 +414,32 @@ impl SegmentLog {
         self.state.borrow().regions.free_len()
     }
 
+    /// Withholds free regions from `first` on: they are not used until [`SegmentLog::add_free`].
+    pub(super) fn withhold(&self, first: u32) {
+        self.state.borrow_mut().regions.withhold(first);
+    }
+
+    /// Number of withheld regions.
+    pub(super) fn withheld_regions(&self) -> usize {
+        self.state.borrow().regions.withheld_len()
+    }
+
+    /// Takes a withheld region, for [`SegmentLog::add_free`] or [`SegmentLog::withhold_again`].
+    pub(super) fn take_withheld(&self) -> Option<u32> {
+        self.state.borrow_mut().regions.take_withheld()
+    }
+
+    /// A region that was withheld can be used.
+    pub(super) fn add_free(&self, region: u32) {
+        self.state.borrow_mut().regions.add_free(region);
+        self.wake_room();
+    }
+
+    /// A region that was withheld cannot be used yet.
+    pub(super) fn withhold_again(&self, region: u32) {
+        self.state.borrow_mut().regions.withhold_again(region);
+    }
+
     /// The first free regions, up to a maximum.
     pub(super) fn first_free(&self, most: usize) -> Vec<u32> {
         self.state.borrow().regions.free().take(most).collect()

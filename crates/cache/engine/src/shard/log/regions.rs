@@ -1,7 +1,8 @@
 //! The regions of a shard: free ones, open ones, and the two rings of full ones.
 //!
-//! Invariants: a region is in exactly one of: free list, open in one ring, a ring, being reclaimed. Its live count
-//! is the number of index entries that point to it. The table takes 16 bytes a region, including the lists: small
+//! Invariants: a region is in exactly one of: free list, withheld, open in one ring, a ring, being reclaimed. Its live count
+//! is the number of index entries that point to it. A withheld region is free in the manifest; it is not opened, because the
+//! cache device may have no space for it. The table takes 16 bytes a region, including the lists: small
 //! caches have small regions, and the table counts as memory that grows with the cache.
 
 use crate::policy::Ring;
@@ -129,11 +130,21 @@ impl List {
     };
 }
 
+/// A list that a region can be in.
+#[derive(Clone, Copy, Debug)]
+enum In {
+    Free,
+    Withheld,
+    Ring(Ring),
+}
+
 /// All regions of a shard.
 #[derive(Debug)]
 pub(crate) struct Regions {
     table: Box<[Packed]>,
     free: List,
+    /// Free regions whose space is not allocated.
+    withheld: List,
     /// Full regions, oldest first, by ring number.
     rings: [List; 2],
     /// Regions that are not free, by ring number.
@@ -147,6 +158,7 @@ impl Regions {
         let mut regions = Self {
             table: vec![Packed::new(Region::FREE, NONE); count as usize].into_boxed_slice(),
             free: List::EMPTY,
+            withheld: List::EMPTY,
             rings: [List::EMPTY; 2],
             taken: [0; 2],
             pins: Vec::new(),
@@ -244,16 +256,17 @@ impl Regions {
         self.pins.iter().any(|&(other, _)| other == number)
     }
 
-    fn list(&mut self, ring: Option<Ring>) -> &mut List {
-        match ring {
-            None => &mut self.free,
-            Some(ring) => &mut self.rings[ring.index()],
+    fn list(&mut self, list: In) -> &mut List {
+        match list {
+            In::Free => &mut self.free,
+            In::Withheld => &mut self.withheld,
+            In::Ring(ring) => &mut self.rings[ring.index()],
         }
     }
 
-    fn push(&mut self, ring: Option<Ring>, number: u32) {
+    fn push(&mut self, to: In, number: u32) {
         self.set_next(number, NONE);
-        let list = self.list(ring);
+        let list = self.list(to);
         let tail = std::mem::replace(&mut list.tail, number);
         list.len += 1;
         if tail == NONE {
@@ -263,10 +276,10 @@ impl Regions {
         }
     }
 
-    fn pop_oldest(&mut self, ring: Option<Ring>) -> Option<u32> {
-        let number = self.list(ring).head;
+    fn pop_oldest(&mut self, from: In) -> Option<u32> {
+        let number = self.list(from).head;
         let next = self.table.get(number as usize)?.next();
-        let list = self.list(ring);
+        let list = self.list(from);
         list.head = next;
         list.len -= 1;
         if next == NONE {
@@ -276,7 +289,38 @@ impl Regions {
     }
 
     fn push_free(&mut self, number: u32) {
-        self.push(None, number);
+        self.push(In::Free, number);
+    }
+
+    /// Withholds the free regions from `first` on.
+    pub(crate) fn withhold(&mut self, first: u32) {
+        let free: Vec<u32> = self.free().collect();
+        self.free = List::EMPTY;
+        for number in free {
+            self.push(if number < first { In::Free } else { In::Withheld }, number);
+        }
+    }
+
+    /// Number of withheld regions.
+    pub(crate) fn withheld_len(&self) -> usize {
+        self.withheld.len as usize
+    }
+
+    /// Takes the region that was withheld first.
+    pub(crate) fn take_withheld(&mut self) -> Option<u32> {
+        self.pop_oldest(In::Withheld)
+    }
+
+    /// A region that was withheld becomes free.
+    pub(crate) fn add_free(&mut self, number: u32) {
+        assert_eq!(self.at(number).state, RegionState::Free);
+        self.push_free(number);
+    }
+
+    /// Withholds a region again.
+    pub(crate) fn withhold_again(&mut self, number: u32) {
+        assert_eq!(self.at(number).state, RegionState::Free);
+        self.push(In::Withheld, number);
     }
 
     /// Number of free regions.
@@ -313,7 +357,7 @@ impl Regions {
         if self.free_len() <= reserved {
             return None;
         }
-        let number = self.pop_oldest(None)?;
+        let number = self.pop_oldest(In::Free)?;
         assert_eq!(self.at(number).state, RegionState::Free);
         self.update(number, |region| {
             *region = Region {
@@ -338,12 +382,12 @@ impl Regions {
     pub(crate) fn enter_ring(&mut self, number: u32) {
         let region = self.at(number);
         assert_eq!(region.state, RegionState::Full);
-        self.push(Some(region.ring), number);
+        self.push(In::Ring(region.ring), number);
     }
 
     /// The oldest region of `ring`, for reclaim.
     pub(crate) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
-        let number = self.pop_oldest(Some(ring))?;
+        let number = self.pop_oldest(In::Ring(ring))?;
         assert_eq!(self.at(number).state, RegionState::Full);
         self.update(number, |region| region.state = RegionState::Reclaiming);
         Some(number)
@@ -358,7 +402,7 @@ impl Regions {
         });
         let head = self.rings[ring.index()].head;
         self.set_next(number, head);
-        let list = self.list(Some(ring));
+        let list = self.list(In::Ring(ring));
         list.head = number;
         list.len += 1;
         if head == NONE {
@@ -458,6 +502,26 @@ mod tests {
         assert_eq!(regions.free().collect::<Vec<_>>(), [4, 2]);
         assert_eq!((regions.count(Ring::Main), regions.ring_len(Ring::Main)), (3, 2));
         assert_eq!(regions.take_oldest(Ring::Probation), None);
+    }
+
+    #[test]
+    fn withheld_regions_are_not_opened() {
+        let mut regions = Regions::all_free(5);
+        regions.withhold(2);
+        assert_eq!((regions.free_len(), regions.withheld_len()), (2, 3));
+        assert_eq!(regions.take(Ring::Main, Sequence(1), true), Some(0));
+        assert_eq!(regions.take(Ring::Main, Sequence(2), true), Some(1));
+        assert_eq!(regions.take(Ring::Main, Sequence(3), true), None);
+        assert_eq!(regions.take_withheld(), Some(2));
+        regions.withhold_again(2);
+        assert_eq!(regions.take_withheld(), Some(3));
+        regions.add_free(3);
+        assert_eq!(regions.take(Ring::Main, Sequence(3), true), Some(3));
+        assert_eq!(
+            [regions.take_withheld(), regions.take_withheld()],
+            [Some(4), Some(2)]
+        );
+        assert_eq!(regions.take_withheld(), None);
     }
 
     #[test]

@@ -22,9 +22,10 @@ pub(in crate::shard) struct Level {
     pub(in crate::shard) limit: u64,
 }
 
-/// The dirty limit in bytes; `percent` is the user's setting.
-pub(in crate::shard) fn limit_bytes(geometry: &Geometry, percent: u8) -> u64 {
-    let regions = geometry.regions_per_shard.saturating_sub(REGIONS_APART).max(1);
+/// The dirty limit in bytes; `percent` is the user's setting, and `unusable` the number of regions without space.
+pub(in crate::shard) fn limit_bytes(geometry: &Geometry, unusable: u32, percent: u8) -> u64 {
+    let apart = REGIONS_APART.saturating_add(unusable);
+    let regions = geometry.regions_per_shard.saturating_sub(apart).max(1);
     let percent = u64::from(percent.clamp(1, DIRTY_PERCENT_MAX));
     (u64::from(regions) * geometry.region_bytes * percent / 100).max(DIRTY_BLOCK_BYTES)
 }
