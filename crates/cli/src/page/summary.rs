@@ -233,8 +233,10 @@ fn shortened(path: &Path, columns: usize) -> String {
 /// A text that fits behind a label.
 fn fitted(text: &str) -> String {
     let columns = COLUMNS - LABEL_COLUMNS;
+    // A path may contain anything; a line stays a line.
+    let visible = text.chars().map(|c| if c.is_control() { '?' } else { c });
     if text.chars().count() <= columns {
-        return text.to_owned();
+        return visible.collect();
     }
-    text.chars().take(columns - 2).chain("..".chars()).collect()
+    visible.take(columns - 2).chain("..".chars()).collect()
 }

@@ -106,7 +106,7 @@ fn the_short_page_has_ten_lines_of_eighty_columns() {
         let live = report.live.as_mut().unwrap();
         if step > 0 {
             // Of another cache, in every respect worse.
-            let deep = "/mnt/a very deep folder".repeat(20);
+            let deep = "/mnt/a very deep\nfolder".repeat(20);
             report.cache.path = deep.clone().into();
             report.origin.path = deep.clone().into();
             live.block_devices[0].name = deep.clone().into();

@@ -241,12 +241,13 @@ fn layout(rows: &[Row], width: usize) -> Vec<(Column, usize)> {
     layout
 }
 
-/// At most `width` characters: of a name, the end is cut.
+/// At most `width` characters, of which none controls a terminal: names may come from the daemons of other users.
 fn clipped(text: &str, width: usize) -> String {
+    let visible = text.chars().map(|c| if c.is_control() { '?' } else { c });
     if text.chars().count() <= width {
-        return text.to_owned();
+        return visible.collect();
     }
-    text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
+    visible.take(width.saturating_sub(1)).chain(['~']).collect()
 }
 
 fn mode(mode: Mode) -> &'static str {
@@ -571,6 +572,20 @@ mod tests {
             column = column.next();
         }
         assert_eq!(column, Column::Name, "all columns come around");
+    }
+
+    /// The daemon of another user could otherwise write to the terminal of root.
+    #[test]
+    fn names_do_not_control_the_terminal() {
+        let hostile = row("a\u{1b}[2J\r\n\u{9b}31m", |report| {
+            report.health = Some(Health {
+                level: HealthLevel::Warning,
+                reasons: vec!["\u{1b}]0;title\u{7}".to_owned()],
+            });
+        });
+        let table = table(vec![hostile], 300, Column::Name, false);
+        assert!(!table.rows[0].text.contains(char::is_control), "{table:?}");
+        assert!(table.rows[0].text.starts_with("a?[2J???31m "), "{table:?}");
     }
 
     #[test]
