@@ -89,6 +89,13 @@ fn metrics_follow_the_requests_of_clients() {
     );
     assert!(value(&after, "flaz_request_duration_seconds_sum", "operation=\"write\"") > 0.0);
     assert_eq!(value(&after, "flaz_errors_total", "cause=\"origin\""), 0.0);
+    // Unless it was written back already, it has an age.
+    let is_dirty = value(&after, "flaz_dirty_bytes", "uuid") > 0.0;
+    assert_eq!(
+        value(&after, "flaz_dirty_seconds", "uuid") > 0.0,
+        is_dirty,
+        "{after}"
+    );
     drop(client);
     server.flush();
     let flushed = scrape(&socket);

@@ -25,6 +25,8 @@ use super::http::{Connection, answer, refuse_busy};
 const CONNECTIONS_MAX: usize = 8;
 /// How long a client may leave an answer unread.
 const SEND_WITHIN: Duration = Duration::from_secs(5);
+/// Stack of a connection's thread: a server of a block device locks its memory, whole stacks included.
+const STACK_BYTES: usize = 512 << 10;
 /// Pause after a failed accept: the process is probably out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -141,6 +143,7 @@ fn admit(stream: OwnedFd, connections: &Arc<AtomicUsize>, scrape: &Scrape) {
     let scrape = Arc::clone(scrape);
     let thread = std::thread::Builder::new()
         .name("metrics-client".to_owned())
+        .stack_size(STACK_BYTES)
         .spawn(move || {
             let _leaving = leaving;
             if let Err(error) = answer(&mut stream, || scrape()) {
