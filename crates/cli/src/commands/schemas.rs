@@ -56,3 +56,34 @@ fn without_links(schema: &mut Schema) {
     }
     transform_subschemas(&mut without_links, schema);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::{Command, CommandFactory};
+
+    use super::*;
+    use crate::args::Cli;
+
+    /// Commands with `--json`, their words joined by `-`.
+    fn with_json(command: &Command, before: &str, found: &mut BTreeSet<String>) {
+        for inner in command.get_subcommands() {
+            let name = format!("{before}{}", inner.get_name());
+            with_json(inner, &format!("{name}-"), found);
+            if inner.get_arguments().any(|arg| arg.get_id() == "json") {
+                found.insert(name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_command_with_json_has_a_schema() {
+        let mut expected = BTreeSet::new();
+        with_json(&Cli::command(), "", &mut expected);
+        let schemas = schemas();
+        let found: BTreeSet<String> = schemas.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(found.len(), schemas.len(), "each once");
+        assert_eq!(found, expected);
+    }
+}

@@ -168,11 +168,16 @@ fn no_command_and_unknown_ones() {
     scratch.run("stauts x").refused(USAGE, &["'status'"]);
     // Commands of another level, and words of other programs.
     let detect = scratch.run("detect /mnt");
-    detect.refused(USAGE, &["unrecognized subcommand 'detect'", "'flaz bench detect'"]);
+    detect.refused(
+        USAGE,
+        &["unrecognized subcommand 'detect'", "'flaz bench detect'"],
+    );
     assert!(!detect.err().contains("detach"), "{}", detect.err());
     scratch.run("bench status x").refused(USAGE, &["'flaz status'"]);
     scratch.run("start x").refused(USAGE, &["'flaz serve'"]);
-    scratch.run("help detect").refused(USAGE, &["'flaz bench detect'"]);
+    scratch
+        .run("help detect")
+        .refused(USAGE, &["'flaz bench detect'"]);
     scratch
         .run("status --jsno x")
         .refused(USAGE, &["--jsno", "--json"]);
