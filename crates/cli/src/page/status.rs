@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::summary::{health, state};
 use super::{Page, geometry, seconds, settings};
 use crate::report::{
-    CodecReport, ErrorReport, LatencyReport, LiveReport, OperationReport, StatusReport, WriteBackReport,
+    CodecReport, ErrorReport, Health, LatencyReport, LiveReport, OperationReport, StatusReport,
+    WriteBackReport,
 };
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
 
@@ -40,6 +41,15 @@ pub fn details(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>
     page.0
 }
 
+/// The level, and all reasons.
+fn all_reasons(health: &Health) -> String {
+    let level = health.level.name();
+    if health.reasons.is_empty() {
+        return level.to_owned();
+    }
+    format!("{level}: {}", health.reasons.join("; "))
+}
+
 fn head(page: &mut Page, report: &StatusReport) {
     let state = state(report.state);
     let daemon = report.live.as_ref().map_or_else(String::new, |live| {
@@ -55,7 +65,7 @@ fn head(page: &mut Page, report: &StatusReport) {
             if daemon.read_only { ", READ-ONLY" } else { "" }
         )
     });
-    page.line("Health", &health(report).to_string());
+    page.line("Health", &all_reasons(&health(report)));
     page.line("State", &format!("{state}{daemon}"));
     let cache = &report.cache;
     page.line(

@@ -19,7 +19,7 @@ pub const SUMMARY: &[Term] = &[
     (
         "Health",
         "healthy; or warning or failed, with the most urgent reason and the number of others. failed: the cache is \
-         bypassed, or data is at risk. -v shows what to do",
+         bypassed, or data is at risk. -v shows all reasons, and what to do",
     ),
     (
         "State",

@@ -58,6 +58,16 @@ fn labels_do_not_change_with_values() {
     report.live.as_mut().unwrap().errors.checksum_failures = 3;
     assert!(line(&details(&report, None), "Errors").starts_with("3 checksum failures"));
     assert_eq!(line(&summary(&report, None), "Errors"), "3 client, 3 checksum");
+    // The short page has the first reason, the other one all.
+    let (first, second) = ("3 client requests failed", "3 checksums were wrong");
+    assert_eq!(
+        line(&summary(&report, None), "Health"),
+        format!("warning: {first}; 1 more")
+    );
+    assert_eq!(
+        line(&details(&report, None), "Health"),
+        format!("warning: {first}; {second}")
+    );
 }
 
 /// The rate of writeback so far says nothing about an origin that takes no writes.
