@@ -144,6 +144,11 @@ fn every_command_takes_a_name() {
     // A configuration in another place.
     fs::rename(scratch.path("etc/disk.toml"), scratch.path("other.toml")).unwrap();
     assert_eq!(scratch.json("status other.toml --json")["state"], "new");
+    fs::create_dir(scratch.path("folder.toml")).unwrap();
+    scratch.refused(
+        "status folder.toml",
+        &["expected a configuration, which is a regular file"],
+    );
     let missing = scratch.run("status none.toml");
     assert_eq!(missing.status.code(), Some(1));
     let err = String::from_utf8_lossy(&missing.stderr).into_owned();

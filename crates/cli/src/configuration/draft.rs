@@ -19,6 +19,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// A configuration that is not written yet.
 #[derive(Debug)]
 pub struct Draft {
+    name: String,
     path: PathBuf,
     text: String,
     /// Replace a file that exists.
@@ -74,6 +75,7 @@ impl Draft {
             front_end(),
         );
         Ok(Some(Self {
+            name: name.clone(),
             path,
             text,
             replace: args.force,
@@ -109,8 +111,10 @@ impl Draft {
         };
         write().map_err(Failure::system(what()))?;
         tracing::info!(
-            "wrote {}: set the front ends and settings there",
-            self.path.display()
+            "wrote {}: set the front ends and settings there, then: flaz serve {}, or systemctl enable --now flaz@{}",
+            self.path.display(),
+            self.name,
+            self.name
         );
         Ok(())
     }

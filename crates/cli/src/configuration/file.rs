@@ -83,7 +83,14 @@ impl Configuration {
             )));
         };
         let reading = || format!("reading the configuration {}", path.display());
-        let bytes = fs::metadata(path).map_err(Failure::system(reading()))?.len();
+        let metadata = fs::metadata(path).map_err(Failure::system(reading()))?;
+        if !metadata.is_file() {
+            return Err(Failure::Usage(format!(
+                "{}: expected a configuration, which is a regular file",
+                path.display()
+            )));
+        }
+        let bytes = metadata.len();
         if bytes > FILE_BYTES_MAX {
             return Err(Failure::Usage(format!(
                 "{}: a configuration has at most {FILE_BYTES_MAX} bytes, this file has {bytes}",
