@@ -59,6 +59,15 @@ tried_again() { [ "$(systemctl show --property NRestarts --value flaz@gone.servi
 wait_for 200 tried_again
 systemctl stop flaz@gone.service
 
+step "images below /home, which the unit may only read"
+mkdir -p /home/user/images
+truncate -s 64M /home/user/images/origin
+flaz create /home/user/images/cache --size 32M --origin /home/user/images/origin >/dev/null
+printf '%s\n' 'cache = "/home/user/images/cache"' 'origin = "/home/user/images/origin"' >/etc/flaz/image.toml
+systemctl daemon-reload
+systemctl start flaz@image.service
+systemctl stop flaz@image.service
+
 step "stop"
 systemctl stop "$unit"
 [ "$(systemctl show --property Result --value "$unit")" = success ] || fail "$(systemctl status "$unit")"
