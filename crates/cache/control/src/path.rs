@@ -49,6 +49,17 @@ pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
     serializer.serialize_str(&encode(path))
 }
 
+/// Writes a path that may be missing: `#[serde(serialize_with = "path::serialize_optional")]`.
+///
+/// # Errors
+/// The serializer's.
+pub fn serialize_optional<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(path) => serializer.serialize_some(&encode(path)),
+        None => serializer.serialize_none(),
+    }
+}
+
 /// Reads a path.
 ///
 /// # Errors

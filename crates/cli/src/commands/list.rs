@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flaz_control::chain;
+use flaz_control::path::serialize_optional;
 use flaz_engine::settings::Mode;
+use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -33,7 +35,7 @@ const CUT_MIN: usize = 6;
 const CUT: [usize; 3] = [0, 2, 3];
 
 /// The caches of a host.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ListReport {
     /// Version of this form.
     pub schema: u32,
@@ -42,19 +44,25 @@ pub struct ListReport {
 }
 
 /// A cache of this host.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ListedCache {
     /// Name of its configuration; null if it runs without one.
     pub name: Option<String>,
     /// File of the configuration.
+    #[serde(serialize_with = "serialize_optional")]
+    #[schemars(with = "Option<String>")]
     pub configuration: Option<PathBuf>,
     /// A state of `flaz status`, or `missing`, `unreadable`, `silent`, `invalid`.
     pub state: &'static str,
     /// Why the state is one of the last four.
     pub problem: Option<String>,
     /// Path of the cache device; null if the configuration is invalid, or the daemon does not answer.
+    #[serde(serialize_with = "serialize_optional")]
+    #[schemars(with = "Option<String>")]
     pub cache: Option<PathBuf>,
     /// Path of the origin; null for the same reasons.
+    #[serde(serialize_with = "serialize_optional")]
+    #[schemars(with = "Option<String>")]
     pub origin: Option<PathBuf>,
     /// Block devices and NBD addresses that it serves.
     pub exports: Vec<String>,

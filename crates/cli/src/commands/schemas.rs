@@ -14,6 +14,7 @@ use schemars::transform::transform_subschemas;
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
+use super::list::ListReport;
 use crate::report::{CheckReport, CreateReport, DumpRecord, FlushReport, RemovedDeviceReport, StatusReport};
 
 /// The end of the name of a schema's file, after the words of the command.
@@ -25,6 +26,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
     vec![
         ("create", of::<CreateReport>()),
         ("status", of::<StatusReport>()),
+        ("list", of::<ListReport>()),
         ("set", of::<Settings>()),
         ("flush", of::<FlushReport>()),
         ("remove-device", of::<RemovedDeviceReport>()),
