@@ -169,7 +169,7 @@ fn client(fd: &OwnedFd) -> String {
         return match std::fs::read_to_string(format!("/proc/{number}/comm")) {
             Ok(name) => format!("process {number} ({})", name.trim_end()),
             // nbd-client gives its connection to the kernel and ends.
-            Err(_) => format!("process {number} (ended; its connection is still in use)"),
+            Err(_) => format!("process {number} (which has ended)"),
         };
     }
     match rustix::net::getpeername(fd)

@@ -2,6 +2,7 @@
 //! to the threads.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -128,8 +129,7 @@ impl FrontEnd for NbdFrontEnd {
     }
 
     fn users(&self) -> Vec<String> {
-        let client = |client| format!("NBD client {client} is connected");
-        self.shutdown.clients().into_iter().map(client).collect()
+        users(self.shutdown.clients())
     }
 
     fn counts(&self) -> Vec<Snapshot> {
@@ -156,12 +156,37 @@ impl FrontEnd for NbdFrontEnd {
     }
 }
 
+/// The clients at the other end of these connections, each once.
+fn users(clients: Vec<String>) -> Vec<String> {
+    let mut connections: BTreeMap<String, usize> = BTreeMap::new();
+    for client in clients {
+        *connections.entry(client).or_default() += 1;
+    }
+    let user = |(client, count)| match count {
+        1 => format!("NBD client {client} is connected"),
+        count => format!("NBD client {client} has {count} connections"),
+    };
+    connections.into_iter().map(user).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
     use std::os::unix::net::UnixStream;
 
     use super::*;
+
+    #[test]
+    fn a_client_with_several_connections_is_named_once() {
+        let clients = ["process 7 (qemu)", "10.0.0.1:80", "process 7 (qemu)"].map(str::to_owned);
+        assert_eq!(
+            users(clients.into()),
+            [
+                "NBD client 10.0.0.1:80 is connected",
+                "NBD client process 7 (qemu) has 2 connections"
+            ]
+        );
+    }
 
     /// A start that is refused has accepted no client: one would find its connection reset.
     #[test]
