@@ -251,12 +251,16 @@ mod tests {
 
     #[test]
     fn a_port_answers_scrapes() {
-        // Any free port: one that was just released.
-        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = probe.local_addr().unwrap().port();
-        drop(probe);
-        let address: MetricsAddress = format!("tcp:127.0.0.1:{port}").parse().unwrap();
-        let _exporter = Exporter::start(&address, Arc::new(|| "flaz_up 0\n".to_owned())).unwrap();
+        // A free port; another program may take one between its release and the start.
+        let started = (0..10).find_map(|_| {
+            let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = probe.local_addr().unwrap().port();
+            drop(probe);
+            let address: MetricsAddress = format!("tcp:127.0.0.1:{port}").parse().unwrap();
+            let exporter = Exporter::start(&address, Arc::new(|| "flaz_up 0\n".to_owned()));
+            Some((port, exporter.ok()?))
+        });
+        let (port, _exporter) = started.expect("one of ten ports is free");
         let mut client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         client
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
