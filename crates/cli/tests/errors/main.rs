@@ -365,6 +365,36 @@ fn top_prints_lines_without_a_terminal() {
     server.close();
 }
 
+/// On a terminal of the program `script`: the screen is that of the caches, and the terminal is left as it was.
+#[test]
+fn top_uses_a_terminal_and_restores_it() {
+    let scratch = Scratch::new();
+    fs::create_dir(scratch.path("run")).unwrap();
+    let server = Server::start(&scratch.path("run/a.sock"), Arc::new(Fake)).unwrap();
+    let line = format!(
+        "stty rows 24 cols 80; {} top --count 2 --interval 0.2",
+        env!("CARGO_BIN_EXE_flaz")
+    );
+    let ran = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .env("FLAZ_RUNTIME_DIR", scratch.path("run"))
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output();
+    let Ok(output) = ran else {
+        eprintln!("skipped: script (bsdutils) is not installed");
+        return;
+    };
+    let screen = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{screen:?}");
+    for part in ["flaz top: 1 cache, ", "CACHE", "running", "q quit"] {
+        assert!(screen.contains(part), "no '{part}' in {screen:?}");
+    }
+    let (entered, left) = (screen.find("\x1b[?1049h"), screen.rfind("\x1b[?1049l"));
+    assert!(entered.is_some() && entered < left, "{screen:?}");
+    server.close();
+}
+
 /// It is from before an update, and does not report dirty blocks.
 struct Older;
 
