@@ -379,7 +379,12 @@ fn the_json_of_caches_follows_its_schema() {
         follows("dump", &serde_json::from_str(line).unwrap());
     }
     let server = Server::start(&folder.join("s"), Arc::new(Fake)).unwrap();
-    follows("status", &json(folder, "status --control s --json"));
+    let running = json(folder, "status --control s --json");
+    follows("status", &running);
+    assert_eq!(
+        running["health"]["level"], "warning",
+        "also of a daemon that does not report it"
+    );
     follows("set", &json(folder, "set --control s mode=write-around --json"));
     follows("flush", &json(folder, "flush --control s --json"));
     server.close();

@@ -60,6 +60,8 @@ fn text(args: &StatusArgs, report: &StatusReport, earlier: Option<(&StatusReport
 fn ask(cache: Option<&Path>, control: Option<&Path>) -> Result<StatusReport, Failure> {
     match (target::find(cache, control)?, cache) {
         (Some(mut client), _) => match client.ask(&Request::Status {}, ANSWER)? {
+            // An older daemon does not report its health.
+            Reply::Status(report) if report.health.is_none() => Ok(report.with_health()),
             Reply::Status(report) => Ok(*report),
             _ => Err(client.unexpected("status").into()),
         },
