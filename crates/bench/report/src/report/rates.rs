@@ -108,7 +108,8 @@ pub(super) fn charts(sources: &[&Source], test: &str, unit: Unit, axis: AxisUnit
                 id: slug(&format!("rate-{title}-{}", unit_word(unit))),
                 title,
                 caption: format!(
-                    "Median of the runs, or their mean where the file has no runs; whiskers are the 95 % interval.{better}"
+                    "Median of the runs, or their mean where the file has no runs; whiskers are the 95 % interval, up \
+                     to twice the median.{better}"
                 ),
                 section: Section::Rates,
                 drawing: grid.drawing,

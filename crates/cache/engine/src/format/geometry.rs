@@ -519,7 +519,8 @@ mod tests {
                     prop_assert!(plan.check(len).is_ok());
                 }
                 Err(error) => {
-                    let largest = 256 * (u64::from(regions_max(region.unwrap_or(16 << 20)))) * region.unwrap_or(16 << 20);
+                    let region_bytes = region.unwrap_or(16 << 20);
+                    let largest = 256 * u64::from(regions_max(region_bytes)) * region_bytes;
                     prop_assert!(len < least || len > largest, "{len} bytes, least {least}: {error}");
                 }
             }
