@@ -34,18 +34,38 @@ const SUFFIX: &str = "toml";
 /// `$FLAZ_CONFIG_DIR` alone if it is set; else `/etc/flaz`, for other users than root after `$XDG_CONFIG_HOME/flaz`.
 #[must_use]
 pub fn directories() -> Vec<PathBuf> {
-    let absolute = |name| {
+    let given = |name| {
         std::env::var_os(name)
+            .filter(|value| !value.is_empty())
             .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
     };
-    if let Some(own) = absolute("FLAZ_CONFIG_DIR") {
-        return vec![own];
+    let is_root = rustix::process::geteuid().is_root();
+    directories_of(
+        given("FLAZ_CONFIG_DIR"),
+        given("XDG_CONFIG_HOME"),
+        given("HOME"),
+        is_root,
+    )
+}
+
+fn directories_of(
+    own: Option<PathBuf>,
+    xdg: Option<PathBuf>,
+    home: Option<PathBuf>,
+    is_root: bool,
+) -> Vec<PathBuf> {
+    if let Some(own) = own {
+        return vec![std::path::absolute(&own).unwrap_or(own)];
     }
-    let home = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
-    let users = home.filter(|_| !rustix::process::geteuid().is_root());
+    let home = xdg
+        .filter(|path| path.is_absolute())
+        .or_else(|| {
+            home.filter(|path| path.is_absolute())
+                .map(|home| home.join(".config"))
+        })
+        .filter(|_| !is_root);
+    let users = home.map(|home| home.join("flaz"));
     users
-        .map(|home| home.join("flaz"))
         .into_iter()
         .chain([PathBuf::from(SYSTEM_DIRECTORY)])
         .collect()
@@ -118,6 +138,24 @@ mod tests {
             assert!(!is_name(other), "{other}");
             assert_eq!(find(other), None);
         }
+    }
+
+    #[test]
+    fn users_have_their_own_directory_before_the_system() {
+        let of = |own: &str, xdg: &str, home: &str, is_root| {
+            let given = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+            directories_of(given(own), given(xdg), given(home), is_root)
+        };
+        let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(of("", "/x", "/home/u", true), paths(&["/etc/flaz"]));
+        assert_eq!(of("", "/x", "/home/u", false), paths(&["/x/flaz", "/etc/flaz"]));
+        assert_eq!(
+            of("", "", "/home/u", false),
+            paths(&["/home/u/.config/flaz", "/etc/flaz"])
+        );
+        assert_eq!(of("", "relative", "", false), paths(&["/etc/flaz"]));
+        assert_eq!(of("/own", "/x", "/home/u", false), paths(&["/own"]));
+        assert!(of("own", "", "", true)[0].is_absolute());
     }
 
     #[test]

@@ -126,6 +126,44 @@ pub fn settings_are_not_stored_on_a_failing_device() {
     });
 }
 
+/// Nothing is written to a fenced device, although it works again: neither settings nor anything else.
+#[test]
+pub fn settings_are_not_stored_on_a_fenced_device() {
+    let world = World::new(55, Mode::WriteThrough);
+    world.sim.block_on(async {
+        let mut live = world.open().await;
+        world.cache.set_faults(FaultRates {
+            write_error_ppm: 1_000_000,
+            ..FaultRates::default()
+        });
+        for block in 0..8 {
+            live.write(block).await;
+        }
+        live.env.sleep(TIMEOUT_MOST).await;
+        assert!(live.failed());
+        world.cache.set_faults(FaultRates::default());
+        let moments = world.watch();
+        let new = StoredSettings {
+            mode: Some(Mode::PassThrough),
+            ..StoredSettings::default()
+        };
+        let error = live
+            .cache
+            .store_settings(new)
+            .await
+            .expect_err("the device is fenced");
+        assert!(matches!(error, CacheError::Fenced), "{error}");
+        world.unwatch();
+        let writes = moments
+            .take()
+            .into_iter()
+            .filter(|m| m.is(true, Issued, DeviceOp::Write))
+            .count();
+        assert_eq!(writes, 0);
+        assert_eq!(live.cache.superblock().settings, StoredSettings::default());
+    });
+}
+
 /// The origin fails flushes, so an empty cache does not start. It holds no dirty block, so it must not be marked dirty.
 #[test]
 pub fn refused_start_does_not_mark_the_cache_dirty() {
