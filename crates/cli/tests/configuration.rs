@@ -108,6 +108,8 @@ impl Scratch {
     fn mode_with(&self, words: &str) -> String {
         let mut server = self.serve(&format!("disk {words}"));
         let mode = self.mode();
+        // Also of metrics and of `flaz top`.
+        assert_eq!(self.json("status disk --json")["live"]["daemon"]["name"], "disk");
         self.ok("stop disk");
         assert!(server.0.wait().unwrap().success());
         mode

@@ -184,6 +184,9 @@ impl LiveReport {
 /// The process of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct DaemonReport {
+    /// Name of the configuration; absent if it was started without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Process number.
     pub pid: u32,
     /// Version of the program.

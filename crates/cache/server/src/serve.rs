@@ -155,10 +155,11 @@ fn offer_metrics(spec: &ServeSpec, handler: &Arc<Handler>) -> Result<Option<Expo
     let Some(address) = &spec.metrics else {
         return Ok(None);
     };
-    let name = spec.cache.file_name().unwrap_or(spec.cache.as_os_str());
+    let file_name = spec.cache.file_name().unwrap_or(spec.cache.as_os_str());
+    let named = spec.name.clone();
     let identity = Identity {
         uuid: identify(&spec.cache).map_err(ServeError::Serve)?,
-        name: name.to_string_lossy().into_owned(),
+        name: named.unwrap_or_else(|| file_name.to_string_lossy().into_owned()),
     };
     let handler = Arc::clone(handler);
     let scrape: Scrape = Arc::new(move || {

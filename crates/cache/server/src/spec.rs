@@ -40,6 +40,8 @@ pub struct ServeSpec {
     pub nbd: Vec<NbdAddress>,
     /// A block device on this machine.
     pub device: Option<BlockDeviceSpec>,
+    /// Name of the configuration, for reports.
+    pub name: Option<String>,
     /// Where metrics are offered.
     pub metrics: Option<MetricsAddress>,
     /// Settings that were given; others are those in the superblock, else the defaults.

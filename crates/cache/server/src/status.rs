@@ -309,6 +309,7 @@ fn clean_s(shards: &[Cleaning]) -> Option<f64> {
 fn daemon_report(facts: &Facts<'_>) -> DaemonReport {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     DaemonReport {
+        name: facts.spec.name.clone(),
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_s: facts.started.elapsed().as_secs_f64(),

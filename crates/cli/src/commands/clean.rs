@@ -90,6 +90,7 @@ fn alone<T>(
         origin: idle.origin.clone(),
         nbd: Vec::new(),
         device: None,
+        name: None,
         metrics: None,
         // Nothing becomes dirty.
         settings: SettingsPatch {

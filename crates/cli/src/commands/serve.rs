@@ -117,6 +117,7 @@ fn spec(args: &ServeArgs, uuid: &Uuid, nbd_default: PathBuf) -> ServeSpec {
         origin: args.origin.clone(),
         nbd,
         device: block_device(args, uuid),
+        name: args.name.clone(),
         metrics: args.metrics.clone(),
         settings: args.settings(),
         threads: args.threads,

@@ -57,8 +57,8 @@ terminal the table is updated in place; otherwise, and with --plain, tables foll
 Keys: q quit, s next sort column, r reverse, arrows scroll.
 
 Columns:
-  CACHE   file name of the cache device; of a cache that does not
-          answer, the name of its socket
+  CACHE   name of the configuration, else file name of the cache
+          device; of a cache that does not answer, of its socket
   STATE   running, starts, stops, BYPASS (the cache device failed),
           silent (no answer), gone (no daemon), denied
   MODE    wt write-through, wb write-back, wa write-around,

@@ -150,8 +150,12 @@ fn ask(path: &Path, owner: Option<u32>, within: Duration) -> Result<(Instant, St
     }
 }
 
-/// The file name of the cache device.
+/// The name of the configuration, else the file name of the cache device.
 fn name_of(report: &StatusReport) -> String {
+    let configured = report.live.as_ref().and_then(|live| live.daemon.name.clone());
+    if let Some(name) = configured {
+        return name;
+    }
     let path = &report.cache.path;
     path.file_name()
         .unwrap_or(path.as_os_str())

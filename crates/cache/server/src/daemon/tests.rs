@@ -62,6 +62,7 @@ fn a_detach_during_a_stop_does_not_report_success() {
         origin: None,
         nbd: Vec::new(),
         device: None,
+        name: None,
         metrics: None,
         settings: SettingsPatch {
             mode: Some(Mode::WriteBack),
