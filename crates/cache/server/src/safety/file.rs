@@ -121,10 +121,10 @@ pub(super) fn length(node: &Node, file: &File) -> Result<u64, SafetyError> {
         .map_err(failed("determine the size of", &node.path))
 }
 
-/// Free bytes of the file system of a file.
+/// Free bytes of the file system of a file, if it says so: ramfs has no size.
 fn free_bytes(file: &File) -> Option<u64> {
     let room = rustix::fs::fstatvfs(file).ok()?;
-    Some(room.f_bavail.saturating_mul(room.f_frsize))
+    (room.f_blocks > 0).then(|| room.f_bavail.saturating_mul(room.f_frsize))
 }
 
 /// The file is sparse: it allocates space as the cache fills.
