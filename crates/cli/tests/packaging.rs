@@ -66,6 +66,8 @@ fn an_installation_is_complete_and_can_be_removed() {
             below("share/bash-completion/completions/flaz"),
             below("share/fish/vendor_completions.d/flaz.fish"),
             below("share/doc/flaz/operation.md"),
+            below("share/flaz/prometheus/flaz.rules.yml"),
+            below("share/flaz/grafana/flaz.json"),
             format!("{rules}/60-flaz.rules"),
             "etc/flaz/example.toml.sample".to_owned(),
         ] {
