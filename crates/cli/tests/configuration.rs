@@ -205,7 +205,7 @@ fn create_writes_a_configuration() {
     let scratch = Scratch::with_cache();
     let (out, err) = scratch.ok("create new.img --size 32M --origin origin --name new.1");
     assert!(
-        out.contains("new.img") && err.contains("etc/new.1.toml"),
+        out.contains("new.img") && out.contains("flaz serve new.1\n") && err.contains("etc/new.1.toml"),
         "{out}{err}"
     );
     let path = scratch.path("etc/new.1.toml");

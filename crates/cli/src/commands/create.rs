@@ -70,7 +70,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     if args.json {
         output::print_json(&report, true)
     } else {
-        output::confirm(&page::created(&report))
+        output::confirm(&page::created(&report, args.name.as_deref()))
     }
 }
 

@@ -111,9 +111,8 @@ impl Draft {
         };
         write().map_err(Failure::system(what()))?;
         tracing::info!(
-            "wrote {}: set the front ends and settings there, then: flaz serve {}, or systemctl enable --now flaz@{}",
+            "wrote {}: set the front ends and settings there, then: systemctl enable --now flaz@{}",
             self.path.display(),
-            self.name,
             self.name
         );
         Ok(())
@@ -144,18 +143,31 @@ fn stable_name(path: &Path, disks: &Path) -> Option<PathBuf> {
     None
 }
 
-/// The front end of a new configuration: a block device by the driver that the kernel has, if this user may make one.
+/// The front end of a new configuration: a block device by a driver that the kernel has, if this user may make one.
 fn front_end() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let lists = |file: &str| {
-        let path = Path::new("/lib/modules").join(&release).join(file);
-        fs::read_to_string(path).is_ok_and(|text| text.contains("ublk_drv"))
+    front_end_of(Path::new("/"), &release)
+}
+
+/// The same for the kernel `release`, whose files are below `root`.
+fn front_end_of(root: &Path, release: &str) -> Option<&'static str> {
+    let modules = root.join("lib/modules").join(release);
+    let lists = |module: &str| {
+        ["modules.dep", "modules.builtin"].iter().any(|file| {
+            let text = fs::read_to_string(modules.join(file)).unwrap_or_default();
+            text.contains(&format!("/{module}.ko"))
+        })
     };
-    let ublk = Path::new("/dev/ublk-control").exists() || lists("modules.dep") || lists("modules.builtin");
-    Some(if ublk { "ublk" } else { "nbd-device" })
+    if root.join("dev/ublk-control").exists() || lists("ublk_drv") {
+        Some("ublk")
+    } else if root.join("dev/nbd0").exists() || lists("nbd") {
+        Some("nbd-device")
+    } else {
+        None
+    }
 }
 
 fn text(name: &str, cache: &str, origin: &str, front_end: Option<&str>) -> String {
@@ -220,6 +232,25 @@ mod tests {
             "it is such a name"
         );
         assert_eq!(stable_name(&dev.join("none"), &disks), None);
+    }
+
+    #[test]
+    fn the_front_end_is_one_that_the_kernel_has() {
+        let kernel = tempfile::tempdir().unwrap();
+        let of = || front_end_of(kernel.path(), "6.1");
+        assert_eq!(of(), None, "a container");
+        let modules = kernel.path().join("lib/modules/6.1");
+        fs::create_dir_all(&modules).unwrap();
+        fs::write(modules.join("modules.dep"), "kernel/drivers/nvme/nbdx.ko.xz:\n").unwrap();
+        assert_eq!(of(), None);
+        fs::write(modules.join("modules.builtin"), "kernel/drivers/block/nbd.ko\n").unwrap();
+        assert_eq!(of(), Some("nbd-device"));
+        fs::write(
+            modules.join("modules.dep"),
+            "kernel/drivers/block/ublk_drv.ko.xz:\n",
+        )
+        .unwrap();
+        assert_eq!(of(), Some("ublk"));
     }
 
     #[test]

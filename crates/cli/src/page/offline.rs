@@ -13,9 +13,9 @@ const BLOCK_BYTES: u64 = 4096;
 /// Maximum number of problems of a check in the text; the JSON has more.
 const PROBLEMS_SHOWN_MAX: usize = 20;
 
-/// The page of `flaz create`.
+/// The page of `flaz create`. `name` is that of the configuration, if one was written.
 #[must_use]
-pub fn created(report: &CreateReport) -> String {
+pub fn created(report: &CreateReport, name: Option<&str>) -> String {
     let mut page = Page(String::new());
     let cache = &report.cache;
     page.line(
@@ -45,7 +45,8 @@ pub fn created(report: &CreateReport) -> String {
             report.codec
         ),
     );
-    page.line("Next", &format!("flaz serve {}", quoted(&cache.path)));
+    let next = name.map_or_else(|| quoted(&cache.path), str::to_owned);
+    page.line("Next", &format!("flaz serve {next}"));
     page.0
 }
 

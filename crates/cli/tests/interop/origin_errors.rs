@@ -28,7 +28,7 @@ fn errors_of_the_origin_are_logged_once_and_counted() {
         .words("status --control")
         .arg(server.control())
         .ok();
-    assert!(page.contains("\nErrors        0 checksum failures"), "{page}");
+    assert!(page.contains("\nErrors        20 client, 20 origin\n"), "{page}");
     server.stop();
     let log = std::fs::read_to_string(scratch.image("serve.log")).expect("the log can be read");
     let lines = |part: &'static str| log.lines().filter(move |line| line.contains(part));
