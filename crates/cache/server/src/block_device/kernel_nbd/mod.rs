@@ -63,6 +63,8 @@ use crate::safety::hold_unused;
 pub(super) const DRIVER: &str = "nbd";
 /// How long requests wait for the next server: longer than any repair.
 const WAIT_FOR_SERVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// How long a device that was disconnected may stay open.
+const DISCONNECTED_WITHIN: Duration = Duration::from_secs(3);
 /// Requests in flight of a device: the driver's choice.
 const DEPTH: u16 = 128;
 
@@ -265,6 +267,17 @@ impl KernelNbdFrontEnd {
         matches!(self.devices.stamp(self.number()), Ok(Some(stamp)) if stamp == self.stamp)
     }
 
+    /// Whether the device was disconnected while it was served. It keeps its stamp as long as something has it open, as udev does
+    /// for a moment then. A device whose connection has only failed keeps it for the next server.
+    fn is_lost(&self) -> bool {
+        let has_ended = self.phases.now() == Phase::Serving && self.shutdown.connections() == 0;
+        let give_up = Instant::now() + DISCONNECTED_WITHIN;
+        while has_ended && self.is_ours() && Instant::now() < give_up {
+            std::thread::sleep(SETTLE_POLL);
+        }
+        !self.is_ours()
+    }
+
     /// Disconnects a device that this start has connected.
     fn undo(&self) {
         self.phases.enter(Phase::Leaving);
@@ -366,10 +379,15 @@ impl FrontEnd for KernelNbdFrontEnd {
 
     fn stop(&self) {
         if let Err(why) = self.remove() {
-            tracing::info!(
-                "{} stays ({why}): its requests wait for the next start",
-                self.device().display()
-            );
+            if self.is_lost() {
+                self.name.unlink_own(&self.device());
+                tracing::info!("{} was disconnected", self.device().display());
+            } else {
+                tracing::info!(
+                    "{} stays ({why}): its requests wait for the next start",
+                    self.device().display()
+                );
+            }
         }
         self.phases.enter(Phase::Leaving);
         self.shutdown.stop();
