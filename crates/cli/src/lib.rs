@@ -10,7 +10,7 @@
 //! | [`bench`] | `flaz bench` |
 //! | [`page`] | reports about a cache as text |
 //! | [`top`] | `flaz top` |
-//! | `suggestion` | what was meant by a word that is no command |
+//! | `suggestion` | suggestions for unknown commands |
 //! | [`rates`] | rates between two reports |
 //! | [`number`], [`choice`] | parsers of numbers and names |
 //! | [`control`], [`report`], [`settings`], [`size`] | [`flaz_control`]: the control protocol and its reports |

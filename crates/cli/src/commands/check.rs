@@ -52,8 +52,7 @@ const COPIED: [&str; 2] = ["superblock", "manifest-sector"];
 fn advice(report: &CheckReport) -> String {
     let cache = quoted(&report.cache.path);
     if report.bad.keys().all(|kind| COPIED.contains(&kind.as_str())) {
-        return "nothing is lost: there is a second, valid copy of what is damaged, and the damaged one is written again when \
-                the cache is served"
+        return "nothing is lost: each damaged structure has a second, valid copy, from which the next start repairs it"
             .to_owned();
     }
     if !report.may_be_dirty {
@@ -111,7 +110,7 @@ mod tests {
             (
                 &["superblock"][..],
                 false,
-                &["nothing is lost", "written again"][..],
+                &["nothing is lost", "the next start repairs it"][..],
                 "discard",
             ),
             (

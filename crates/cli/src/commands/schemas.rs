@@ -43,7 +43,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
     ]
 }
 
-/// Of what is written: a field that is always there is required, although reading it has a default.
+/// Describes the output: a field that is always printed is required, even if it has a default when it is read.
 fn of<T: JsonSchema>() -> Schema {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let mut schema = settings.into_generator().into_root_schema_for::<T>();

@@ -437,7 +437,7 @@ fn a_cache_with_dirty_blocks_is_refused_with_another_origin() {
     }
 }
 
-/// It is not about write-back, which nobody asked for.
+/// The message does not mention write-back, which was not requested.
 #[test]
 fn a_cold_start_with_dirty_blocks_says_what_to_do() {
     let scratch = Scratch::new();

@@ -31,7 +31,7 @@ pub enum HealthLevel {
     Healthy,
     /// The cache works; something should be looked at.
     Warning,
-    /// The cache does not do what it is for, or data is at risk.
+    /// The cache is not working, or data is at risk.
     Failed,
 }
 
