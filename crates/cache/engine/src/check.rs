@@ -266,7 +266,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 .await?;
         }
         if let Some(contents) = &contents {
-            let (offset, len) = (geometry.shard_offset(shard), geometry.shard_len());
+            let (offset, len) = (geometry.region_offset(shard, 0), geometry.shard_len());
             let missing = contents.index.len() as u64 - named.min(contents.index.len() as u64);
             let object = Object::Entries { shard, count: named };
             self.tell(Finding {
@@ -383,7 +383,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
     ) -> Result<u64, CacheError> {
         let geometry = self.superblock.geometry;
         let place = RegionPlace {
-            geometry: &geometry,
+            layout: &geometry,
             cache_id: self.superblock.cache_id(),
             shard,
             number,
@@ -456,8 +456,10 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         records: &[u64],
         contents: Option<&ImageContents>,
     ) -> u64 {
-        let (geometry, shard) = (place.geometry, place.shard);
-        let extent_location = Location((offset - geometry.shard_offset(shard)) / UNIT_BYTES);
+        let (geometry, shard) = (self.superblock.geometry, place.shard);
+        let within = offset - place.device_offset();
+        let extent_location =
+            Location((u64::from(place.number) * geometry.region_bytes + within) / UNIT_BYTES);
         let mut at = geometry.header_bytes();
         let mut named = 0;
         for &bits in records {

@@ -54,7 +54,7 @@ pub fn superblock(data: &[u8]) {
         return;
     };
     let geometry = parsed.geometry;
-    assert!(geometry.shard_offset(geometry.shard_count) <= DEVICE_LEN);
+    assert!(geometry.end() <= DEVICE_LEN);
     assert!(geometry.intent_offset() + geometry.intent_len() <= geometry.data_offset());
     let mut again =
         Superblock::parse(&parsed.to_bytes().expect("it was read"), DEVICE_LEN).expect("was valid");

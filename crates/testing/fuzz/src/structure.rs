@@ -76,7 +76,7 @@ pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> 
         if let Ok(parsed) = ShardState::parse(&image.read(state, 4096), shard)
             && let [region] = parsed.image_regions[..]
         {
-            let start = geometry.shard_offset(shard) + u64::from(region) * geometry.region_bytes;
+            let start = geometry.region_offset(shard, region);
             add(Kind::Image, start, parsed.image_bytes, shard);
         }
         for copy in 0..2 {
@@ -94,7 +94,7 @@ pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> 
             add(Kind::Intent, at, 512, shard);
         }
         for number in 0..geometry.regions_per_shard {
-            let start = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
+            let start = geometry.region_offset(shard, number);
             add(Kind::Region, start, geometry.region_bytes, shard);
             let bytes = image.read(start, geometry.region_bytes as usize);
             if let Ok(len) = Summary::parse_len(&bytes, geometry.region_bytes)

@@ -81,16 +81,12 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
     clear_intents(cache, &geometry).await?;
     if cache.is_sparse() {
         // Enough to run. The other regions get their space when they are first used: see `Shard::start`.
-        for shard in 0..geometry.shard_count {
-            let len = u64::from(REGIONS_MIN) * geometry.region_bytes;
-            cache.allocate(geometry.shard_offset(shard), len).await?;
-        }
+        let start = geometry.data_offset();
+        let len = geometry.region_offset(0, REGIONS_MIN) - start;
+        cache.allocate(start, len).await?;
     }
     cache
-        .discard(
-            geometry.data_offset(),
-            geometry.shard_offset(geometry.shard_count) - geometry.data_offset(),
-        )
+        .discard(geometry.data_offset(), geometry.end() - geometry.data_offset())
         .await?;
     cache.flush().await?;
     for slot in SUPERBLOCK_SLOTS {

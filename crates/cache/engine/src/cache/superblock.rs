@@ -280,7 +280,7 @@ pub(super) async fn start_cold<C: Device>(cache: &C, superblock: &mut Superblock
     superblock.dirty = false;
     write_superblock(cache, superblock).await?;
     let geometry = superblock.geometry;
-    let len = geometry.shard_offset(geometry.shard_count) - geometry.data_offset();
+    let len = geometry.end() - geometry.data_offset();
     cache.discard(geometry.data_offset(), len).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The layout of a cache device.
+//! The layout of a cache device, and the sizes of a cache.
 //!
 //! ```text
 //! 0        superblock, slot 0 (64 KiB, of which 8 KiB are in use with one volume)
@@ -7,13 +7,15 @@
 //!          manifest, twice for each shard, whole pages
 //!          intent bitmap, 512-byte sectors, whole pages a shard
 //!          (rounded up to 64 KiB)
-//!          shard 0: regions; shard 1: regions; ...
+//!          region 0 of shard 0, of shard 1, ...; region 1 of shard 0, of shard 1, ...
 //! ```
 
+use std::ops::Deref;
+
 use crate::format::FormatError;
-use crate::format::intent::INTENT_STRIPES;
-use crate::format::manifest::{REGION_BYTES_MAX, regions_per_sector};
-use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
+use crate::format::layout::Layout;
+use crate::format::manifest::REGION_BYTES_MAX;
+use crate::units::{BlockNumber, Location};
 use crate::volume::STRIPE_BYTES;
 
 /// Byte offsets of the two superblock slots.
@@ -22,8 +24,6 @@ pub const SUPERBLOCK_SLOTS: [u64; 2] = [0, 64 << 10];
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of a superblock in use: a page, and the strings of its volumes.
 pub const SUPERBLOCK_BYTES: usize = 2 * PAGE_BYTES;
-const SHARD_STATES_OFFSET: u64 = 128 << 10;
-const AREA_ALIGNMENT: u64 = 64 << 10;
 
 /// Most shards a cache can have.
 pub const SHARDS_MAX: u32 = 256;
@@ -47,23 +47,34 @@ const REGION_BYTES_DEFAULT: std::ops::RangeInclusive<u64> = (256 << 10)..=(16 <<
 /// Most records of a region for each 4 KiB of it: limits the index for any data.
 pub const RECORDS_PER_BLOCK_MAX: u64 = 8;
 
-/// The layout of a cache device. Fixed when the cache is created.
+/// A cache can grow to this many times the size with which it was created.
+pub const GROWTH_MAX: u32 = 8;
+/// An origin can grow to as many times its size, or to as many times the size of the cache if that is more ...
+const ORIGIN_GROWTH: u64 = 4;
+const ORIGIN_TO_CACHE: u64 = 64;
+/// ... but only to as many times the size of the cache, unless it is larger from the beginning: the index has more empty slots
+/// for larger origins.
+const ORIGIN_TO_CACHE_MAX: u64 = 1024;
+
+/// The layout of a cache device, which is fixed when the cache is created, and the sizes of the cache, which may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
+    /// Where everything lies.
+    pub layout: Layout,
     /// Bytes of the cache device that the cache uses.
     pub device_len: u64,
-    /// Granularity of writes: 512 or 4096 bytes.
-    pub sector_bytes: u32,
-    /// Bytes of a full extent.
-    pub extent_bytes: u32,
-    /// Bytes of a region.
-    pub region_bytes: u64,
-    /// Number of shards.
-    pub shard_count: u32,
     /// Regions of each shard.
     pub regions_per_shard: u32,
-    /// Byte size of the origin that the intent bitmap covers.
+    /// Bytes of the origin that are served.
     pub origin_len: u64,
+}
+
+impl Deref for Geometry {
+    type Target = Layout;
+
+    fn deref(&self) -> &Layout {
+        &self.layout
+    }
 }
 
 /// Sizes that the user asked for; `None` selects the default.
@@ -92,33 +103,49 @@ impl Geometry {
         origin_len: u64,
         wish: GeometryOptions,
     ) -> Result<Self, FormatError> {
-        let mut geometry = Self::smallest(sector_bytes, origin_len, wish);
-        geometry.check_options()?;
-        geometry.device_len = device_len;
-        if device_len < geometry.end() {
-            return Err(too_small(&geometry, wish));
+        let least = Self::smallest(sector_bytes, origin_len, wish);
+        least.check_options()?;
+        let mut roomy = least;
+        let room = (ORIGIN_GROWTH.saturating_mul(origin_len))
+            .max(ORIGIN_TO_CACHE.saturating_mul(device_len))
+            .min(ORIGIN_TO_CACHE_MAX.saturating_mul(device_len))
+            .clamp(origin_len, BlockNumber::MAX.offset());
+        roomy.layout.stripes_max = room.div_ceil(STRIPE_BYTES);
+        // The smallest devices have no space for a larger bitmap.
+        roomy
+            .fill(device_len, wish)
+            .or_else(|_| least.fill(device_len, wish))
+    }
+
+    /// The layout with as many regions as a device has space for.
+    fn fill(mut self, device_len: u64, wish: GeometryOptions) -> Result<Self, FormatError> {
+        self.device_len = device_len;
+        if device_len < self.end() {
+            return Err(too_small(&self, wish));
         }
-        geometry.regions_per_shard = 0;
-        geometry.shard_count = wish.shard_count.unwrap_or_else(|| geometry.default_shards(wish));
-        let room = geometry.room() / u64::from(geometry.shard_count);
+        self.regions_per_shard = 0;
+        self.layout.regions_max = 0;
+        self.layout.shard_count = wish.shard_count.unwrap_or_else(|| self.default_shards(wish));
+        let room = self.room() / u64::from(self.shard_count);
         if wish.region_bytes.is_none() {
             let share = (room / REGION_SHARE_DEFAULT).max(1);
-            let (floor, ceiling) = region_bytes_default(geometry.extent_bytes);
-            geometry.region_bytes = (1u64 << share.ilog2()).clamp(floor, ceiling);
+            let (floor, ceiling) = region_bytes_default(self.extent_bytes);
+            self.layout.region_bytes = (1u64 << share.ilog2()).clamp(floor, ceiling);
         }
-        let regions = room / geometry.region_bytes;
-        let regions_max = u64::from(regions_max(geometry.region_bytes));
-        geometry.regions_per_shard = regions.min(regions_max) as u32;
-        let unused = device_len.saturating_sub(geometry.end());
-        if regions > regions_max && unused >= geometry.region_bytes * u64::from(geometry.shard_count) {
-            return Err(too_large(&geometry, wish));
+        let regions = room / self.region_bytes;
+        let limit = regions_limit(self.region_bytes);
+        self.regions_per_shard = regions.min(limit.into()) as u32;
+        self.layout.regions_max = self.regions_per_shard.saturating_mul(GROWTH_MAX).min(limit);
+        let unused = device_len.saturating_sub(self.end());
+        if regions > limit.into() && unused >= self.region_bytes * u64::from(self.shard_count) {
+            return Err(too_large(&self, wish));
         }
         // The manifest grows with the number of regions, and takes space from them.
-        while geometry.regions_per_shard > 0 && geometry.end() > device_len {
-            geometry.regions_per_shard -= 1;
+        while self.regions_per_shard > 0 && self.end() > device_len {
+            self.regions_per_shard -= 1;
         }
-        geometry.check(device_len)?;
-        Ok(geometry)
+        self.check(device_len)?;
+        Ok(self)
     }
 
     /// Smallest device in bytes for which [`Geometry::plan`] finds a layout. The options must be valid.
@@ -131,11 +158,15 @@ impl Geometry {
     fn smallest(sector_bytes: u32, origin_len: u64, wish: GeometryOptions) -> Self {
         let extent_bytes = wish.extent_bytes.unwrap_or(64 << 10);
         Self {
+            layout: Layout {
+                sector_bytes,
+                extent_bytes,
+                region_bytes: wish.region_bytes.unwrap_or(region_bytes_default(extent_bytes).0),
+                shard_count: wish.shard_count.unwrap_or(1),
+                regions_max: REGIONS_MIN * GROWTH_MAX,
+                stripes_max: origin_len.div_ceil(STRIPE_BYTES),
+            },
             device_len: 0,
-            sector_bytes,
-            extent_bytes,
-            region_bytes: wish.region_bytes.unwrap_or(region_bytes_default(extent_bytes).0),
-            shard_count: wish.shard_count.unwrap_or(1),
             regions_per_shard: REGIONS_MIN,
             origin_len,
         }
@@ -143,7 +174,13 @@ impl Geometry {
 
     /// Shards of a cache whose number of shards is not given, of a layout without regions.
     fn default_shards(&self, wish: GeometryOptions) -> u32 {
-        let room_of_each = |shard_count| Self { shard_count, ..*self }.room() / u64::from(shard_count);
+        let room_of_each = |shard_count| {
+            let layout = Layout {
+                shard_count,
+                ..self.layout
+            };
+            Self { layout, ..*self }.room() / u64::from(shard_count)
+        };
         let mut shards = 1;
         while shards < SHARDS_DEFAULT_MAX
             && self.device_len / u64::from(2 * shards) >= SHARD_BYTES_DEFAULT_MIN
@@ -154,8 +191,8 @@ impl Geometry {
         let region_bytes = wish
             .region_bytes
             .unwrap_or(region_bytes_default(self.extent_bytes).1);
-        let regions_max = u64::from(regions_max(region_bytes));
-        while shards < SHARDS_MAX && room_of_each(shards) / region_bytes > regions_max {
+        let limit = u64::from(regions_limit(region_bytes));
+        while shards < SHARDS_MAX && room_of_each(shards) / region_bytes > limit {
             shards *= 2;
         }
         shards
@@ -167,8 +204,15 @@ impl Geometry {
     }
 
     /// Where the last region ends.
-    fn end(&self) -> u64 {
-        self.data_offset() + self.shard_len() * u64::from(self.shard_count)
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.region_offset(0, self.regions_per_shard)
+    }
+
+    /// Bytes of all regions of one shard.
+    #[must_use]
+    pub fn shard_len(&self) -> u64 {
+        self.region_bytes * u64::from(self.regions_per_shard)
     }
 
     /// Checks every field against the others and against a device of `device_len` bytes.
@@ -184,11 +228,24 @@ impl Geometry {
                 self.regions_per_shard.to_string(),
             );
         }
-        if self.shard_len() > Location::MAX.offset() {
+        let limit = regions_limit(self.region_bytes);
+        if self.regions_max < self.regions_per_shard || self.regions_max > limit {
             return fail(
-                "shard size",
-                format!("at most {} bytes", Location::MAX.offset()),
-                self.shard_len().to_string(),
+                "most regions a shard",
+                format!("{} to {limit}", self.regions_per_shard),
+                self.regions_max.to_string(),
+            );
+        }
+        // Memory is taken for them: no more than a cache of this size can need.
+        let largest = self.region_bytes * u64::from(self.regions_max) * u64::from(self.shard_count);
+        let room = (2 * ORIGIN_TO_CACHE_MAX).saturating_mul(largest);
+        let room = room.clamp(self.origin_len, BlockNumber::MAX.offset());
+        let stripes = self.origin_len.div_ceil(STRIPE_BYTES)..=room.div_ceil(STRIPE_BYTES);
+        if !stripes.contains(&self.stripes_max) {
+            return fail(
+                "most stripes",
+                format!("{} to {}", stripes.start(), stripes.end()),
+                self.stripes_max.to_string(),
             );
         }
         if self.end() > device_len.min(self.device_len) {
@@ -244,138 +301,6 @@ impl Geometry {
         }
         Ok(())
     }
-
-    /// Byte offset of a shard's state page.
-    #[must_use]
-    pub fn shard_state_offset(&self, shard: u32) -> u64 {
-        debug_assert!(shard <= self.shard_count, "{shard}");
-        SHARD_STATES_OFFSET + u64::from(shard) * PAGE_BYTES as u64
-    }
-
-    /// Byte offset of the manifest.
-    #[must_use]
-    pub fn manifest_offset(&self) -> u64 {
-        self.shard_state_offset(self.shard_count)
-    }
-
-    /// Sectors of one shard's manifest.
-    #[must_use]
-    pub fn shard_manifest_sectors(&self) -> u32 {
-        self.regions_per_shard
-            .div_ceil(regions_per_sector(self.sector_bytes))
-    }
-
-    /// Bytes of one copy of a shard's manifest, in whole pages.
-    #[must_use]
-    pub fn manifest_copy_len(&self) -> u64 {
-        (u64::from(self.shard_manifest_sectors()) * u64::from(self.sector_bytes))
-            .next_multiple_of(PAGE_BYTES as u64)
-    }
-
-    /// Bytes of the manifest: two copies for each shard, one after the other.
-    #[must_use]
-    pub fn manifest_len(&self) -> u64 {
-        2 * self.manifest_copy_len() * u64::from(self.shard_count)
-    }
-
-    /// Byte offset of one copy (0 or 1) of a sector of a shard's manifest.
-    #[must_use]
-    pub fn manifest_sector_offset(&self, shard: u32, sector: u32, copy: usize) -> u64 {
-        assert!(shard < self.shard_count && sector < self.shard_manifest_sectors() && copy < 2);
-        self.manifest_offset()
-            + (2 * u64::from(shard) + copy as u64) * self.manifest_copy_len()
-            + u64::from(sector) * u64::from(self.sector_bytes)
-    }
-
-    /// The sector of a shard's manifest that describes a region.
-    #[must_use]
-    pub fn manifest_sector_of(&self, region: u32) -> u32 {
-        assert!(region < self.regions_per_shard);
-        region / regions_per_sector(self.sector_bytes)
-    }
-
-    /// The regions that a sector of a shard's manifest describes.
-    #[must_use]
-    pub fn manifest_regions(&self, sector: u32) -> std::ops::Range<u32> {
-        let count = regions_per_sector(self.sector_bytes);
-        (sector * count).min(self.regions_per_shard)..((sector + 1) * count).min(self.regions_per_shard)
-    }
-
-    /// Number of a sector of a shard's manifest in the whole manifest.
-    #[must_use]
-    pub fn manifest_sector_number(&self, shard: u32, sector: u32) -> u32 {
-        assert!(shard < self.shard_count && sector < self.shard_manifest_sectors());
-        shard * self.shard_manifest_sectors() + sector
-    }
-
-    /// Byte offset of the intent bitmap.
-    #[must_use]
-    pub fn intent_offset(&self) -> u64 {
-        self.manifest_offset() + self.manifest_len()
-    }
-
-    /// Bytes of the intent bitmap: the shards' parts, back to back.
-    #[must_use]
-    pub fn intent_len(&self) -> u64 {
-        self.shard_intent_len() * u64::from(self.shard_count)
-    }
-
-    /// Byte offset of one shard's part of the intent bitmap.
-    #[must_use]
-    pub fn shard_intent_offset(&self, shard: u32) -> u64 {
-        debug_assert!(shard <= self.shard_count);
-        self.intent_offset() + self.shard_intent_len() * u64::from(shard)
-    }
-
-    /// Bytes of one shard's part of the intent bitmap, in whole pages, so that no two shards write the same page.
-    #[must_use]
-    pub fn shard_intent_len(&self) -> u64 {
-        (self.local_stripes().div_ceil(INTENT_STRIPES) * 512).next_multiple_of(PAGE_BYTES as u64)
-    }
-
-    /// Most stripes of the origin that one shard can own.
-    #[must_use]
-    pub fn local_stripes(&self) -> u64 {
-        let stripes = self.origin_len.div_ceil(STRIPE_BYTES);
-        stripes.div_ceil(u64::from(self.shard_count))
-    }
-
-    /// Byte offset of shard 0's first region.
-    #[must_use]
-    pub fn data_offset(&self) -> u64 {
-        (self.intent_offset() + self.intent_len()).next_multiple_of(AREA_ALIGNMENT)
-    }
-
-    /// Bytes of one shard's part of the device.
-    #[must_use]
-    pub fn shard_len(&self) -> u64 {
-        self.region_bytes * u64::from(self.regions_per_shard)
-    }
-
-    /// Byte offset on the device of a shard's part.
-    #[must_use]
-    pub fn shard_offset(&self, shard: u32) -> u64 {
-        debug_assert!(shard <= self.shard_count);
-        self.data_offset() + self.shard_len() * u64::from(shard)
-    }
-
-    /// Bytes at the start of an extent for its header and records.
-    #[must_use]
-    pub fn header_bytes(&self) -> usize {
-        self.extent_bytes as usize / 128
-    }
-
-    /// Most records of one region.
-    #[must_use]
-    pub fn region_records_max(&self) -> usize {
-        (self.region_bytes / BLOCK_BYTES as u64 * RECORDS_PER_BLOCK_MAX) as usize
-    }
-
-    /// Most blocks of the origin that one shard can own: the range of its [`LocalBlock`]s.
-    #[must_use]
-    pub fn local_blocks(&self) -> LocalBlock {
-        LocalBlock(self.local_stripes() * crate::units::STRIPE_BLOCKS)
-    }
 }
 
 fn fail<T>(field: &'static str, expected: String, found: String) -> Result<T, FormatError> {
@@ -389,7 +314,7 @@ fn region_bytes_default(extent_bytes: u32) -> (u64, u64) {
 }
 
 /// Most regions of a shard: limited by their number, and by the locations in it.
-fn regions_max(region_bytes: u64) -> u32 {
+fn regions_limit(region_bytes: u64) -> u32 {
     (Location::MAX.offset() / region_bytes).min(u64::from(REGIONS_MAX)) as u32
 }
 
@@ -409,11 +334,7 @@ fn too_small(smallest: &Geometry, wish: GeometryOptions) -> FormatError {
             format!("{len} bytes"),
         );
     }
-    let room = Geometry {
-        regions_per_shard: 0,
-        ..*smallest
-    }
-    .room();
+    let room = smallest.room();
     FormatError::field(
         "geometry",
         "regions a shard",
@@ -445,11 +366,7 @@ fn too_large(largest: &Geometry, wish: GeometryOptions) -> FormatError {
         (None, Some(_)) => "a larger --region-size",
         (Some(_), Some(_)) => "more --shards or a larger --region-size",
     };
-    let room = Geometry {
-        regions_per_shard: 0,
-        ..*largest
-    }
-    .room();
+    let room = largest.room();
     FormatError::field(
         "geometry",
         "regions a shard",
@@ -471,9 +388,43 @@ mod tests {
     fn plans_fit_their_devices() {
         for len in [4u64 << 20, 64 << 20, 256 << 20, 10 << 30, 4 << 40] {
             let plan = Geometry::plan(len, 512, 100 << 30, GeometryOptions::default()).expect("fits");
-            assert!(plan.shard_offset(plan.shard_count) <= len);
+            assert!(plan.end() <= len);
             assert!(plan.regions_per_shard >= REGIONS_MIN);
         }
+    }
+
+    #[test]
+    fn a_layout_has_room_for_growth() {
+        let plan = |len, origin| Geometry::plan(len, 512, origin, GeometryOptions::default()).expect("fits");
+        let usual = plan(64 << 30, 1 << 40);
+        assert_eq!(usual.regions_max, 8 * usual.regions_per_shard);
+        assert_eq!(
+            usual.stripes_max,
+            4 << 20,
+            "four times the origin, as 64 times the cache"
+        );
+        assert_eq!(plan(64 << 30, 1 << 30).stripes_max, 4 << 20, "64 times the cache");
+        assert_eq!(
+            plan(64 << 20, 1 << 40).stripes_max,
+            1 << 20,
+            "an origin that is large already"
+        );
+        assert_eq!(
+            plan(1 << 30, 512 << 30).stripes_max,
+            1 << 20,
+            "1024 times the cache"
+        );
+    }
+
+    #[test]
+    fn the_regions_of_the_shards_alternate() {
+        let plan = Geometry::plan(256 << 20, 512, 1 << 30, GeometryOptions::default()).expect("fits");
+        let slots = (0..plan.regions_per_shard)
+            .flat_map(|region| (0..plan.shard_count).map(move |shard| plan.region_offset(shard, region)));
+        let expected = (plan.data_offset()..plan.end()).step_by(plan.region_bytes as usize);
+        assert!(slots.eq(expected), "none twice, and none left out");
+        let location = Location::at(3 * plan.region_bytes + 512);
+        assert_eq!(plan.position(2, location), plan.region_offset(2, 3) + 512);
     }
 
     fn options(shard_count: Option<u32>, region_bytes: Option<u64>, extent_bytes: u32) -> GeometryOptions {
@@ -511,8 +462,8 @@ mod tests {
             match Geometry::plan(len, sector, origin, wish) {
                 Ok(plan) => {
                     prop_assert!(len >= least);
-                    prop_assert!(plan.shard_offset(plan.shard_count) <= len);
-                    let unused = len - plan.shard_offset(plan.shard_count);
+                    prop_assert!(plan.end() <= len);
+                    let unused = len - plan.end();
                     // What is left is less than two regions of each shard and the rounding of the metadata.
                     let granularity = plan.region_bytes * u64::from(plan.shard_count);
                     prop_assert!(unused < 2 * granularity, "{unused} unused of {len}: {plan:?}");
@@ -520,7 +471,7 @@ mod tests {
                 }
                 Err(error) => {
                     let region_bytes = region.unwrap_or(16 << 20);
-                    let largest = 256 * u64::from(regions_max(region_bytes)) * region_bytes;
+                    let largest = 256 * u64::from(regions_limit(region_bytes)) * region_bytes;
                     prop_assert!(len < least || len > largest, "{len} bytes, least {least}: {error}");
                 }
             }

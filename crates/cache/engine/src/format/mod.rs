@@ -17,6 +17,7 @@
 pub mod extent;
 pub mod geometry;
 pub mod intent;
+pub mod layout;
 pub mod manifest;
 pub mod shard_state;
 mod stored_settings;

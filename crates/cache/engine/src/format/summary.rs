@@ -13,7 +13,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::extent::RECORD_BYTES;
-use crate::format::geometry::Geometry;
+use crate::format::layout::Layout;
 use crate::format::{FormatError, checksum_without};
 use crate::policy::Ring;
 use crate::units::{Epoch, Sequence};
@@ -97,27 +97,23 @@ pub fn summary_bytes(extents: usize, records: usize, sector_bytes: u32) -> u64 {
 
 /// Most bytes that a region's summary can have: with extents of one sector each.
 #[must_use]
-pub fn summary_bytes_max(geometry: &Geometry) -> u64 {
-    let extents = geometry.region_bytes / u64::from(geometry.sector_bytes);
-    summary_bytes(
-        extents as usize,
-        geometry.region_records_max(),
-        geometry.sector_bytes,
-    )
+pub fn summary_bytes_max(layout: &Layout) -> u64 {
+    let extents = layout.region_bytes / u64::from(layout.sector_bytes);
+    summary_bytes(extents as usize, layout.region_records_max(), layout.sector_bytes)
 }
 
 /// Checks that extents are contiguous from the start of their region, and returns the bytes that they fill.
 ///
 /// # Errors
 /// [`FormatError::Field`] for the first extent that does not fit.
-pub fn check_extents(extents: &[SummaryExtent], geometry: &Geometry) -> Result<u64, FormatError> {
+pub fn check_extents(extents: &[SummaryExtent], layout: &Layout) -> Result<u64, FormatError> {
     let mut end = 0u64;
     for extent in extents {
         if u64::from(extent.offset) != end {
             return Err(FormatError::field(WHAT, "extent offset", end, extent.offset));
         }
         let len = extent.len;
-        if !len.is_multiple_of(geometry.sector_bytes) || (len as usize) < geometry.header_bytes() {
+        if !len.is_multiple_of(layout.sector_bytes) || (len as usize) < layout.header_bytes() {
             return Err(FormatError::field(
                 WHAT,
                 "extent length",
@@ -126,11 +122,11 @@ pub fn check_extents(extents: &[SummaryExtent], geometry: &Geometry) -> Result<u
             ));
         }
         end += u64::from(len);
-        if end > geometry.region_bytes {
+        if end > layout.region_bytes {
             return Err(FormatError::field(
                 WHAT,
                 "end of the extents",
-                format!("at most {}", geometry.region_bytes),
+                format!("at most {}", layout.region_bytes),
                 end,
             ));
         }
@@ -318,7 +314,7 @@ mod tests {
     /// memory.
     #[test]
     fn the_longest_summary_is_a_small_part_of_its_region() {
-        use crate::format::geometry::{GeometryOptions, REGION_BYTES};
+        use crate::format::geometry::{Geometry, GeometryOptions, REGION_BYTES};
 
         for region_bytes in [*REGION_BYTES.start(), *REGION_BYTES.end()] {
             let wish = GeometryOptions {

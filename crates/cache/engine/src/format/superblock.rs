@@ -14,6 +14,7 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::geometry::{Geometry, PAGE_BYTES, SUPERBLOCK_BYTES};
+use crate::format::layout::Layout;
 use crate::format::stored_settings::RawSettings;
 use crate::format::{FormatError, checksum_without};
 use crate::settings::{AfterCrash, StoredSettings};
@@ -23,7 +24,7 @@ use crate::volume::STRIPE_BYTES;
 /// First eight bytes of a cache device.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZCACH");
 /// The format version that this build reads and writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 const WHAT: &str = "superblock";
 const NUMBERS_EXPECTED: &str = "numbers that others can follow";
 /// Largest accepted generation: no cache is written that often.
@@ -65,11 +66,12 @@ struct RawSuperblock {
     codec_level: I32,
     volume_count: U32,
     texts_checksum: U32,
-    stripes: U64,
+    stripes_max: U64,
     index_table_offset: U64,
     index_table_bytes: U64,
     settings: RawSettings,
-    reserved: [u8; 352],
+    regions_max: U32,
+    reserved: [u8; 348],
     volumes: [RawVolume; VOLUMES_MAX],
     reserved_end: [u8; 512],
 }
@@ -233,11 +235,12 @@ impl Superblock {
             codec_level: I32::new(i32::from(self.codec.level())),
             volume_count: U32::new(1),
             texts_checksum: U32::new(crc32c::crc32c(&texts_page)),
-            stripes: U64::new(geometry.origin_len.div_ceil(STRIPE_BYTES)),
+            stripes_max: U64::new(geometry.stripes_max),
             index_table_offset: U64::new(0),
             index_table_bytes: U64::new(0),
             settings: RawSettings::of(&self.settings)?,
-            reserved: [0; 352],
+            regions_max: U32::new(geometry.regions_max),
+            reserved: [0; 348],
             volumes,
             reserved_end: [0; 512],
         };
@@ -311,19 +314,25 @@ impl Superblock {
         }
         let volume = &raw.volumes[0];
         let geometry = Geometry {
+            layout: Layout {
+                sector_bytes: raw.sector_bytes.get(),
+                extent_bytes: raw.extent_bytes.get(),
+                region_bytes: raw.region_bytes.get(),
+                shard_count: raw.shard_count.get(),
+                regions_max: raw.regions_max.get(),
+                stripes_max: raw.stripes_max.get(),
+            },
             device_len: raw.device_len.get(),
-            sector_bytes: raw.sector_bytes.get(),
-            extent_bytes: raw.extent_bytes.get(),
-            region_bytes: raw.region_bytes.get(),
-            shard_count: raw.shard_count.get(),
             regions_per_shard: raw.regions_per_shard.get(),
             origin_len: volume.origin_len.get(),
         };
         geometry.check(device_len)?;
-        let stripes = volume.origin_len.get().div_ceil(STRIPE_BYTES);
-        if (volume.first_stripe.get(), raw.stripes.get()) != (0, stripes) {
-            let found = format!("{} from {}", raw.stripes.get(), volume.first_stripe.get());
-            return fail("stripes of the volume", &format!("{stripes} from 0"), found);
+        if volume.first_stripe.get() != 0 {
+            return fail(
+                "first stripe of the volume",
+                "0",
+                volume.first_stripe.get().to_string(),
+            );
         }
         let state = match raw.state.get() {
             0 => State::Clean,
@@ -433,7 +442,7 @@ mod tests {
             .expect_err("an old version")
             .to_string();
         assert!(
-            error.contains("format version 2, expected 3") && error.contains("flaz create"),
+            error.contains("format version 3, expected 4") && error.contains("flaz create"),
             "{error}"
         );
     }

@@ -12,6 +12,7 @@ use super::errors::ImageError;
 use super::log::{Region, RegionState, Regions};
 use crate::format::FormatError;
 use crate::format::geometry::{Geometry, PAGE_BYTES};
+use crate::format::layout::Layout;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::shard_state::ShardState;
 use crate::format::summary::{SummaryExtent, check_extents, summary_bytes};
@@ -100,22 +101,21 @@ fn image_bytes_max(geometry: &Geometry) -> u64 {
     HEADER_BYTES as u64 + 2 * open + index
 }
 
-fn empty_index(geometry: &Geometry) -> Index {
-    let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
-    Index::new(geometry.local_blocks(), planned)
+fn empty_index(geometry: &Layout) -> Index {
+    Index::new(geometry.local_blocks(), geometry.blocks_planned())
 }
 
 /// Reads the image that a state page names.
 pub(crate) async fn read_image<C: Device>(
     cache: &C,
-    geometry: &Geometry,
+    geometry: &Layout,
     state: &ShardState,
 ) -> Result<Vec<u8>, ImageError> {
     let shard = state.shard;
     let mut image = Vec::with_capacity(state.image_bytes as usize);
     let mut left = state.image_bytes as usize;
     for &number in &state.image_regions {
-        let mut at = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
+        let mut at = geometry.region_offset(shard, number);
         let mut part = left.min(geometry.region_bytes as usize);
         left -= part;
         while part > 0 {
@@ -187,11 +187,7 @@ impl ImageContents {
 
 /// The open regions must be those of the manifest, one a ring. Their extents must be contiguous, reach the stable length,
 /// and leave space for the summary.
-fn check_open(
-    manifest: &[ManifestEntry],
-    open: &[OpenRegionImage],
-    geometry: &Geometry,
-) -> Result<(), String> {
+fn check_open(manifest: &[ManifestEntry], open: &[OpenRegionImage], geometry: &Layout) -> Result<(), String> {
     let is_open = |entry: &&ManifestEntry| entry.state == RegionUse::Open;
     let called_open = manifest.iter().filter(is_open).count();
     if called_open != open.len() {
@@ -288,7 +284,7 @@ fn regions_of(manifest: &[ManifestEntry], open: &[OpenRegionImage]) -> Result<Re
 
 /// The region of an entry, if the entry lies in the used part of the region and the region's number of entries is below the
 /// limit.
-fn entry_region(regions: &Regions, entry: Entry, geometry: &Geometry) -> Option<u32> {
+fn entry_region(regions: &Regions, entry: Entry, geometry: &Layout) -> Option<u32> {
     let (start, region_bytes) = (entry.location().offset(), geometry.region_bytes);
     let number = u32::try_from(start / region_bytes).ok()?;
     let region = regions.get(number)?;

@@ -11,14 +11,15 @@ pub(super) struct Limits {
     pub(super) gap_max: u64,
 }
 
-/// Cuts items, which are in the order of their places, into groups of neighbours. Gives with each group the range that covers
-/// it.
+/// Cuts items, which are in the order of their places, into groups of neighbours in the same region. Gives with each group the
+/// range that covers it.
 ///
 /// # Panics
 /// When the items are not in order.
 pub(super) fn neighbours<T>(
     items: &[T],
     limits: Limits,
+    region_bytes: u64,
     place: impl Fn(&T) -> Range<u64>,
 ) -> impl Iterator<Item = (Range<u64>, &[T])> {
     let mut rest = items;
@@ -32,7 +33,10 @@ pub(super) fn neighbours<T>(
                 "items are in the order of their places"
             );
             let end = next.end.max(range.end);
-            if next.start > range.end + limits.gap_max || end - range.start > limits.bytes_max {
+            // The next region lies elsewhere.
+            let same_region = next.start / region_bytes == range.start / region_bytes;
+            let near = next.start <= range.end + limits.gap_max && end - range.start <= limits.bytes_max;
+            if !(same_region && near) {
                 break;
             }
             range.end = end;
@@ -54,7 +58,7 @@ mod tests {
     };
 
     fn groups(items: &[Range<u64>]) -> Vec<(Range<u64>, usize)> {
-        let groups = neighbours(items, LIMITS, Clone::clone);
+        let groups = neighbours(items, LIMITS, 1000, Clone::clone);
         groups.map(|(range, group)| (range, group.len())).collect()
     }
 
@@ -65,5 +69,9 @@ mod tests {
         assert_eq!(groups(&[0..60, 60..100, 100..110]), [(0..100, 2), (100..110, 1)]);
         assert_eq!(groups(&[0..500, 500..510]), [(0..500, 1), (500..510, 1)]);
         assert_eq!(groups(&[5..5, 5..20, 5..9]), [(5..20, 3)]);
+        assert_eq!(
+            groups(&[990..1000, 1000..1005]),
+            [(990..1000, 1), (1000..1005, 1)]
+        );
     }
 }

@@ -2,14 +2,17 @@
 
 use super::region_reader::RegionPlace;
 use crate::format::geometry::Geometry;
+use crate::format::layout::Layout;
 use crate::settings::AfterCrash;
-use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock};
+use crate::units::{BlockNumber, Epoch, LocalBlock};
 
 /// The properties of a shard that do not change while it is open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardIdentity {
     pub(super) number: u32,
-    pub(super) geometry: Geometry,
+    pub(super) layout: Layout,
+    /// The sizes at the opening. The log knows how many regions there are now, and the origin its length.
+    pub(super) opened: Geometry,
     /// First four bytes of the cache's UUID.
     pub(super) cache_id: u32,
     /// Epoch of this opening.
@@ -25,26 +28,20 @@ pub(super) struct ShardIdentity {
 impl ShardIdentity {
     /// The number of a block on the exported device.
     pub(super) fn global(&self, block: LocalBlock) -> BlockNumber {
-        block.global(self.number, self.geometry.shard_count)
+        block.global(self.number, self.layout.shard_count)
     }
 
     /// The number of a block within this shard.
     pub(super) fn local(&self, block: BlockNumber) -> LocalBlock {
-        let (shard, local) = block.in_shard(self.geometry.shard_count);
+        let (shard, local) = block.in_shard(self.layout.shard_count);
         assert!(shard == self.number, "a block of shard {shard}");
         local
     }
 
-    /// Number of blocks that lie wholly within the origin: only these are cached.
-    pub(super) fn whole_blocks(&self) -> u64 {
-        self.geometry.origin_len / BLOCK_BYTES as u64
-    }
-
     /// A region, for reading it.
     pub(super) fn region(&self, number: u32) -> RegionPlace<'_> {
-        assert!(number < self.geometry.regions_per_shard);
         RegionPlace {
-            geometry: &self.geometry,
+            layout: &self.layout,
             cache_id: self.cache_id,
             shard: self.number,
             number,
@@ -53,8 +50,7 @@ impl ShardIdentity {
 
     /// Start of a region on the cache device.
     pub(super) fn position_of(&self, region: u32) -> u64 {
-        assert!(region < self.geometry.regions_per_shard);
-        self.geometry.shard_offset(self.number) + u64::from(region) * self.geometry.region_bytes
+        self.layout.region_offset(self.number, region)
     }
 }
 
@@ -69,9 +65,11 @@ mod tests {
             shard_count: Some(2),
             ..GeometryOptions::default()
         };
+        let opened = Geometry::plan(32 << 20, 512, 64 << 20, wish).expect("fits");
         let id = ShardIdentity {
             number: 1,
-            geometry: Geometry::plan(32 << 20, 512, 64 << 20, wish).expect("fits"),
+            layout: opened.layout,
+            opened,
             cache_id: 7,
             epoch: Epoch(1),
             valid_from: Epoch(1),
@@ -83,7 +81,8 @@ mod tests {
         assert_ne!(id.global(block).0, block.0);
         assert_eq!(
             id.position_of(2) - id.position_of(0),
-            2 * id.geometry.region_bytes
+            4 * id.layout.region_bytes,
+            "the regions of both shards alternate"
         );
     }
 }

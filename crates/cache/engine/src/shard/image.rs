@@ -73,21 +73,17 @@ impl<P: Platform> Shard<P> {
         if self.must_be_whole() {
             self.write_whole_manifest().await.map_err(device)?;
         }
-        let wanted = image.len().div_ceil(self.id.geometry.region_bytes as usize);
+        let wanted = image.len().div_ceil(self.id.layout.region_bytes as usize);
         let regions = self.log.first_free(wanted);
         assert_eq!(regions.len(), wanted, "the image has room");
         for (number, part) in regions
             .iter()
-            .zip(image.chunks(self.id.geometry.region_bytes as usize))
+            .zip(image.chunks(self.id.layout.region_bytes as usize))
         {
-            let start =
-                self.id.geometry.shard_offset(shard) + u64::from(*number) * self.id.geometry.region_bytes;
+            let start = self.id.position_of(*number);
             for (i, chunk) in part.chunks(CHUNK_BYTES).enumerate() {
-                let mut buf = IoBuf::zeroed(
-                    chunk
-                        .len()
-                        .next_multiple_of(self.id.geometry.sector_bytes as usize),
-                );
+                let mut buf =
+                    IoBuf::zeroed(chunk.len().next_multiple_of(self.id.layout.sector_bytes as usize));
                 buf[..chunk.len()].copy_from_slice(chunk);
                 let position = start + (i * CHUNK_BYTES) as u64;
                 self.cache.write_at(position, buf).await.map_err(device)?;
@@ -104,7 +100,7 @@ impl<P: Platform> Shard<P> {
             image_regions: regions,
         };
         let page = IoBuf::copy_of(&state.to_bytes());
-        let position = self.id.geometry.shard_state_offset(shard);
+        let position = self.id.layout.shard_state_offset(shard);
         self.cache.write_at(position, page).await.map_err(device)?;
         self.clear_all_intents().await.map_err(device)?;
         match self.cache.is_fenced() {
@@ -118,7 +114,7 @@ impl<P: Platform> Shard<P> {
     /// dirty blocks, the next start recovers all shards in this way, so those without dirty blocks do the same. A cache that
     /// may have none starts cold instead.
     async fn write_whole_manifest(&self) -> Result<(), DeviceError> {
-        let regions: Vec<u32> = (0..self.id.geometry.regions_per_shard).collect();
+        let regions: Vec<u32> = (0..self.log.region_count() as u32).collect();
         for _ in 0..MANIFEST_COPIES {
             for some in regions.chunks(MANIFEST_REGIONS_MAX) {
                 self.log.write_manifest(&self.cache, some, Copies::One).await?;
@@ -178,7 +174,7 @@ impl<P: Platform> Shard<P> {
                     shard: self.id.number,
                 });
             }
-            let regions = self.image_bytes().div_ceil(self.id.geometry.region_bytes) as usize;
+            let regions = self.image_bytes().div_ceil(self.id.layout.region_bytes) as usize;
             let free = self.log.free_regions();
             if regions <= free.min(IMAGE_REGIONS_MAX) && self.reclaimer.unfinished().is_none() {
                 let dropped = before - self.map.len();
@@ -232,20 +228,20 @@ impl<P: Platform> Shard<P> {
     pub async fn load_image(self: &Rc<Self>, epoch: Epoch) -> Result<usize, ImageError> {
         let state = read_state(
             self.cache.device(),
-            &self.id.geometry,
+            &self.id.opened,
             self.id.number,
             self.id.cache_id,
             epoch,
         )
         .await?;
-        let image = read_image(self.cache.device(), &self.id.geometry, &state).await?;
+        let image = read_image(self.cache.device(), &self.id.layout, &state).await?;
         let contents = |what| ImageError::Contents {
             shard: self.id.number,
             what,
         };
         let manifest = self.load_manifest().await;
         let manifest = manifest.map_err(|error| contents(error.to_string()))?;
-        let contents = ImageContents::parse(&image, &self.id.geometry, &state, &manifest.entries)
+        let contents = ImageContents::parse(&image, &self.id.opened, &state, &manifest.entries)
             .map_err(|what| self.contradiction(what))?;
         // Some of these blocks may be dirty, and the origin has older versions.
         if contents.refused > 0 && self.id.may_be_dirty {

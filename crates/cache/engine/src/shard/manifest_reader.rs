@@ -80,7 +80,7 @@ pub(crate) async fn read_manifest<D: Device>(
             Err(_) => None,
         });
     }
-    for sector in 0..geometry.shard_manifest_sectors() {
+    for sector in 0..geometry.manifest_sectors_of(geometry.regions_per_shard) {
         let mut found = Vec::new();
         for (copy, all) in copies.iter().enumerate() {
             found.push(read_sector(device, place, sector, copy, all.as_ref()).await?);
@@ -109,7 +109,12 @@ pub(crate) async fn read_manifest<D: Device>(
             manifest.entries.extend(newest.entries);
         }
     }
+    // The rest describes regions that the shard does not have now.
+    manifest.entries.truncate(geometry.regions_per_shard as usize);
     assert_eq!(manifest.entries.len(), geometry.regions_per_shard as usize);
+    manifest
+        .next_copies
+        .resize(geometry.shard_manifest_sectors() as usize, 0);
     Ok(manifest)
 }
 

@@ -18,7 +18,7 @@ use std::ops::Range;
 use flaz_device::Env;
 
 use super::log::{Lsn, SegmentLog};
-use crate::format::geometry::Geometry;
+use crate::format::layout::Layout;
 use crate::index::{Bulk, Entry, Index};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, LocalBlock};
@@ -58,10 +58,10 @@ pub(super) struct BlockMap {
 }
 
 impl BlockMap {
-    /// An empty map, planned for about this many blocks.
-    pub(super) fn new(geometry: &Geometry, planned: u64) -> Self {
+    /// An empty map.
+    pub(super) fn new(layout: &Layout) -> Self {
         Self {
-            index: RefCell::new(Index::new(geometry.local_blocks(), planned)),
+            index: RefCell::new(Index::new(layout.local_blocks(), layout.blocks_planned())),
             stale: RefCell::default(),
             tombstones: RefCell::default(),
             cleaned: RefCell::default(),

@@ -215,7 +215,6 @@ impl<P: Platform> Shard<P> {
             geometry.shard_count
         );
         assert!(epoch.0 > 0, "openings are numbered from 1");
-        let planned = geometry.shard_len() / BLOCK_BYTES as u64 * 2;
         let (stats, place) = (Rc::new(Stats::default()), (&geometry, number));
         let cache = CacheIo::new(
             cache,
@@ -235,7 +234,8 @@ impl<P: Platform> Shard<P> {
         );
         let id = ShardIdentity {
             number,
-            geometry,
+            layout: geometry.layout,
+            opened: geometry,
             cache_id,
             epoch,
             valid_from,
@@ -248,7 +248,7 @@ impl<P: Platform> Shard<P> {
             cache,
             origin,
             tuning: Tuning::new(settings, geometry.shard_len() / BLOCK_BYTES as u64),
-            map: BlockMap::new(&geometry, planned),
+            map: BlockMap::new(&geometry),
             log: SegmentLog::new(
                 geometry,
                 LogIdentity {
@@ -312,7 +312,7 @@ impl<P: Platform> Shard<P> {
     pub fn stats(&self) -> StatsSnapshot {
         let map = &self.map;
         let log = &self.log;
-        let region_bytes = self.id.geometry.region_bytes;
+        let region_bytes = self.id.layout.region_bytes;
         let peaks = &self.stats.peaks;
         let depth = |now, peak: &Cell<u64>| QueueDepth {
             now,
@@ -328,7 +328,7 @@ impl<P: Platform> Shard<P> {
             index_bytes: map.memory_bytes(),
             other_memory_bytes: (self.tuning.memory_bytes() + log.memory_bytes() + self.order.memory_bytes())
                 as u64,
-            capacity_bytes: self.id.geometry.shard_len(),
+            capacity_bytes: log.region_count() * region_bytes,
             ring_bytes: Ring::ALL.map(|ring| log.regions_of(ring) * region_bytes),
             free_bytes: (log.free_regions() + log.withheld_regions()) as u64 * region_bytes,
             withheld_bytes: log.withheld_regions() as u64 * region_bytes,
@@ -381,7 +381,12 @@ impl<P: Platform> Shard<P> {
             0 => 0,
             _ => self.log.withheld_regions() as u32,
         };
-        writeback::limit_bytes(&self.id.geometry, unusable, self.tuning.settings().dirty_percent)
+        let regions = (self.log.region_count() as u32).saturating_sub(unusable);
+        writeback::limit_bytes(
+            regions,
+            self.id.layout.region_bytes,
+            self.tuning.settings().dirty_percent,
+        )
     }
 
     /// Bytes of the device that dirty blocks take, and the dirty limit.
@@ -424,7 +429,7 @@ impl<P: Platform> Shard<P> {
 
     /// Number of blocks that lie wholly within the origin: only these are cached.
     fn whole_blocks(&self) -> u64 {
-        self.id.whole_blocks()
+        self.origin.len() / BLOCK_BYTES as u64
     }
 
     /// The ring that a new version of a block must go to, because an older copy of it is still there.
@@ -434,13 +439,13 @@ impl<P: Platform> Shard<P> {
 
     /// Space in the two rings, for the policy.
     fn ring_sizes(&self) -> RingSizes {
-        let region_bytes = self.id.geometry.region_bytes;
+        let region_bytes = self.id.layout.region_bytes;
         let regions = self.log.regions_of(Ring::Probation) + self.log.regions_of(Ring::Main);
-        assert!(regions <= u64::from(self.id.geometry.regions_per_shard));
+        assert!(regions <= self.log.region_count());
         RingSizes {
             probation: self.log.regions_of(Ring::Probation) * region_bytes,
             main: self.log.regions_of(Ring::Main) * region_bytes,
-            total: self.id.geometry.shard_len(),
+            total: self.log.region_count() * region_bytes,
         }
     }
 

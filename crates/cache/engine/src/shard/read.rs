@@ -215,7 +215,7 @@ impl<P: Platform> Shard<P> {
     /// Reads and restores hits into `out`; returns the indexes of those that could not be read.
     async fn read_hits(self: &Rc<Self>, hits: Vec<Hit>, out: &mut [u8]) -> Result<Vec<usize>, IoError> {
         let total = hits.len();
-        let groups = gather(hits);
+        let groups = gather(hits, self.id.layout.region_bytes);
         let split = total >= DECODE_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1;
         let mut bad = Vec::new();
         let mut lost = Ok(());
@@ -423,9 +423,9 @@ fn decode(decoders: &mut flaz_codec::Decoders, bytes: &[u8], group: &Gather) -> 
 }
 
 /// Groups hits whose fragments are close to each other.
-fn gather(mut hits: Vec<Hit>) -> Vec<Gather> {
+fn gather(mut hits: Vec<Hit>, region_bytes: u64) -> Vec<Gather> {
     hits.sort_unstable_by_key(|hit| hit.start);
-    let groups = neighbours(&hits, GATHER, |hit| hit.start..hit.end);
+    let groups = neighbours(&hits, GATHER, region_bytes, |hit| hit.start..hit.end);
     let gather = |(range, hits): (Range<u64>, &[Hit])| Gather {
         start: range.start,
         end: range.end,

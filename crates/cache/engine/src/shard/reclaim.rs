@@ -92,7 +92,7 @@ impl<P: Platform> Shard<P> {
         let Some(region) = self.log.take_withheld() else {
             return false;
         };
-        let (position, len) = (self.id.position_of(region), self.id.geometry.region_bytes);
+        let (position, len) = (self.id.position_of(region), self.id.layout.region_bytes);
         let Err(error) = self.cache.allocate(position, len).await else {
             self.log.add_free(region);
             return true;
@@ -105,7 +105,7 @@ impl<P: Platform> Shard<P> {
                     shard = self.id.number,
                     "{NO_SPACE}: {} of {} regions are not used until there is space",
                     self.log.withheld_regions(),
-                    self.id.geometry.regions_per_shard
+                    self.log.region_count()
                 );
             }
             count(counter, 1);
@@ -323,8 +323,8 @@ impl<P: Platform> Shard<P> {
     /// Decides for each block of the region whether it is dropped or moved, and drops the former.
     async fn judge(&self, victim: Victim, contents: &RegionContents, keep: bool) -> Vec<Survivor> {
         let mut survivors = Vec::new();
-        let base = u64::from(victim.region) * self.id.geometry.region_bytes;
-        let header_bytes = self.id.geometry.header_bytes();
+        let base = u64::from(victim.region) * self.id.layout.region_bytes;
+        let header_bytes = self.id.layout.header_bytes();
         let mut judged = 0;
         for (extent, records) in contents.records_by_extent() {
             let start = base + u64::from(extent.offset);
@@ -350,7 +350,7 @@ impl<P: Platform> Shard<P> {
             RecordKind::Tombstone | RecordKind::Cleaned => return None,
         };
         if record.block.0 >= self.whole_blocks()
-            || record.block.in_shard(self.id.geometry.shard_count).0 != self.id.number
+            || record.block.in_shard(self.id.layout.shard_count).0 != self.id.number
         {
             return None;
         }
@@ -389,7 +389,10 @@ impl<P: Platform> Shard<P> {
 
     /// Copies the fragments that stay to the open extents of their rings.
     async fn store_again(self: &Rc<Self>, survivors: &[Survivor]) {
-        for (range, group) in neighbours(survivors, GATHER, |survivor| survivor.start..survivor.end) {
+        let region_bytes = self.id.layout.region_bytes;
+        for (range, group) in neighbours(survivors, GATHER, region_bytes, |survivor| {
+            survivor.start..survivor.end
+        }) {
             let only_same_filled = range.is_empty();
             let read = if only_same_filled {
                 None
@@ -515,7 +518,7 @@ impl<P: Platform> Shard<P> {
     async fn free_region(self: &Rc<Self>, victim: Victim) {
         assert_eq!(self.log.live_in(victim.region), 0, "no block is left in it");
         self.log.unpinned(victim).await;
-        let region_bytes = self.id.geometry.region_bytes;
+        let region_bytes = self.id.layout.region_bytes;
         let position = self.id.position_of(victim.region);
         if self.writeback.has_dirty_records() && !planted(PlantedBug::DirtyVoidedUnstable) {
             // Newer versions of the dirty records in this region must be stable before the records are gone. On failure the
@@ -544,7 +547,7 @@ impl<P: Platform> Shard<P> {
     /// The moved blocks count from now on, then the victim is free: the first mark is stable before the second, unless both
     /// are in one sector.
     async fn tell_of_free(&self, victim: Victim) -> Result<(), DeviceError> {
-        let sector_of = |region| self.id.geometry.manifest_sector_of(region);
+        let sector_of = |region| self.id.layout.manifest_sector_of(region);
         if let Some(region) = self.log.end_recovering()
             && sector_of(region) != sector_of(victim.region)
         {

@@ -121,7 +121,7 @@ impl<P: Platform> Shard<P> {
     /// Reads the manifest of the previous opening.
     pub(super) async fn load_manifest(&self) -> Result<Manifest, RecoverError> {
         let place = ManifestPlace {
-            geometry: &self.id.geometry,
+            geometry: &self.id.opened,
             cache_id: self.id.cache_id,
             shard: self.id.number,
             valid_from: self.id.valid_from,
@@ -226,7 +226,7 @@ impl<P: Platform> Shard<P> {
 
     fn take_over_regions(&self, found: &[InUse]) {
         let used = || found.iter().filter(|region| region.contents.used > 0);
-        let mut table = vec![Region::FREE; self.id.geometry.regions_per_shard as usize];
+        let mut table = vec![Region::FREE; self.id.opened.regions_per_shard as usize];
         for region in used() {
             table[region.number as usize] = Region {
                 state: RegionState::Full,
@@ -277,11 +277,11 @@ impl<P: Platform> Shard<P> {
         let total: usize = found.iter().map(|region| region.contents.records.len()).sum();
         let room = total.min(BATCH_RECORDS + usize::from(u16::MAX));
         let mut bulk = self.map.reserve(total, room);
-        let header_bytes = self.id.geometry.header_bytes();
+        let header_bytes = self.id.layout.header_bytes();
         for (_, region, extent, first) in order {
             let InUse { number, contents, .. } = &found[region as usize];
             let extent = &contents.extents[extent as usize];
-            let base = u64::from(*number) * self.id.geometry.region_bytes;
+            let base = u64::from(*number) * self.id.layout.region_bytes;
             let start = base + u64::from(extent.offset);
             let records = &contents.records[first..first + usize::from(extent.record_count)];
             for (record, at) in located(extent, records, header_bytes) {
@@ -296,7 +296,7 @@ impl<P: Platform> Shard<P> {
         }
         self.map.apply(&mut bulk);
         drop(bulk);
-        self.map.rebuilt(&self.log, self.id.geometry.regions_per_shard);
+        self.map.rebuilt(&self.log, self.id.opened.regions_per_shard);
     }
 
     /// Drops the clean blocks of a region that was being reclaimed: some may have been dropped before the crash and written
@@ -333,7 +333,7 @@ impl<P: Platform> Shard<P> {
 
     /// The effect of a record on the index: the block, and its entry if it is now cached.
     fn change_of(&self, record: Record, extent: u64, at: u64) -> Option<(LocalBlock, Change)> {
-        let (shard, block) = record.block.in_shard(self.id.geometry.shard_count);
+        let (shard, block) = record.block.in_shard(self.id.layout.shard_count);
         if record.block.0 >= self.whole_blocks() || shard != self.id.number {
             return None;
         }
@@ -359,10 +359,10 @@ impl<P: Platform> Shard<P> {
         let len = summary_bytes(
             contents.extents.len(),
             contents.records.len(),
-            self.id.geometry.sector_bytes,
+            self.id.layout.sector_bytes,
         );
         assert!(
-            u64::from(contents.used) + len <= self.id.geometry.region_bytes,
+            u64::from(contents.used) + len <= self.id.layout.region_bytes,
             "room was kept"
         );
         let summary = Summary {
@@ -376,7 +376,7 @@ impl<P: Platform> Shard<P> {
         };
         let mut buf = IoBuf::new(len as usize);
         summary.write(&mut buf);
-        let position = start + self.id.geometry.region_bytes - len;
+        let position = start + self.id.layout.region_bytes - len;
         self.cache.write_at(position, buf).await
     }
 

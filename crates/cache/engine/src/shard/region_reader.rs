@@ -13,7 +13,7 @@ use flaz_device::{Device, DeviceError, IoBuf};
 
 use super::fragment;
 use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, fragment_checksum, records};
-use crate::format::geometry::Geometry;
+use crate::format::layout::Layout;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max};
 use crate::units::{BLOCK_BYTES, Location, Sequence};
@@ -31,7 +31,7 @@ const READS_MAX: u32 = 2;
 /// The region to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionPlace<'a> {
-    pub(crate) geometry: &'a Geometry,
+    pub(crate) layout: &'a Layout,
     /// First four bytes of the cache's UUID.
     pub(crate) cache_id: u32,
     pub(crate) shard: u32,
@@ -41,12 +41,12 @@ pub(crate) struct RegionPlace<'a> {
 impl RegionPlace<'_> {
     /// Start of the region in the shard's part of the device.
     fn start(&self) -> u64 {
-        u64::from(self.number) * self.geometry.region_bytes
+        u64::from(self.number) * self.layout.region_bytes
     }
 
     /// Start of the region on the device.
     pub(crate) fn device_offset(&self) -> u64 {
-        self.geometry.shard_offset(self.shard) + self.start()
+        self.layout.region_offset(self.shard, self.number)
     }
 }
 
@@ -157,7 +157,7 @@ pub(crate) async fn read_region<D: Device>(
         Some(contents) => contents,
         None => reader.walk(is_full).await?,
     };
-    assert!(u64::from(contents.used) <= place.geometry.region_bytes);
+    assert!(u64::from(contents.used) <= place.layout.region_bytes);
     assert!(contents.extents.is_sorted_by(|a, b| a.sequence < b.sequence));
     if contents.used < entry.len {
         return Ok(Found::Damaged(format!(
@@ -203,7 +203,7 @@ impl<D: Device> Reader<'_, D> {
     }
 
     async fn by_summary(&mut self, guess: &Guess) -> Result<Option<RegionContents>, DeviceError> {
-        let geometry = self.place.geometry;
+        let geometry = self.place.layout;
         let (region_bytes, sector) = (geometry.region_bytes, u64::from(geometry.sector_bytes));
         let first = guess.bytes().min(region_bytes);
         let Some(mut tail) = self.read_spare(region_bytes - first, first).await? else {
@@ -232,7 +232,7 @@ impl<D: Device> Reader<'_, D> {
 
     /// The records of a summary, if it belongs to this generation.
     fn check(&self, summary: Summary) -> Option<RegionContents> {
-        let used = check_extents(&summary.extents, self.place.geometry).ok()?;
+        let used = check_extents(&summary.extents, self.place.layout).ok()?;
         let ours = summary.cache == self.place.cache_id
             && summary.shard == self.place.shard
             && summary.position == self.place.device_offset()
@@ -240,7 +240,7 @@ impl<D: Device> Reader<'_, D> {
             && summary.ring == self.entry.ring
             && used == u64::from(self.entry.len);
         let ascending = summary.extents.is_sorted_by(|a, b| a.sequence < b.sequence);
-        let few = summary.records.len() <= self.place.geometry.region_records_max();
+        let few = summary.records.len() <= self.place.layout.region_records_max();
         (ours && ascending && few).then_some(RegionContents {
             used: used as u32,
             extents: summary.extents,
@@ -252,7 +252,7 @@ impl<D: Device> Reader<'_, D> {
 
     /// Reads the headers of the extents, from the region's start to the first place without one.
     async fn walk(&mut self, is_full: bool) -> Result<RegionContents, DeviceError> {
-        let geometry = self.place.geometry;
+        let geometry = self.place.layout;
         let header_bytes = geometry.header_bytes() as u64;
         let stable = u64::from(self.entry.len);
         let mut contents = RegionContents::default();
@@ -300,7 +300,7 @@ impl<D: Device> Reader<'_, D> {
         at: u64,
         last: Option<Sequence>,
     ) -> Result<Option<(ExtentHeader, Vec<u64>)>, DeviceError> {
-        let header_bytes = self.place.geometry.header_bytes();
+        let header_bytes = self.place.layout.header_bytes();
         let mut unreadable = None;
         for _ in 0..READS_MAX {
             let bytes = match self.read(at, header_bytes as u64).await {
@@ -321,7 +321,7 @@ impl<D: Device> Reader<'_, D> {
     }
 
     fn is_ours(&self, header: &ExtentHeader, at: u64, last: Option<Sequence>) -> bool {
-        let geometry = self.place.geometry;
+        let geometry = self.place.layout;
         let placed = header.cache == self.place.cache_id
             && u32::from(header.shard) == self.place.shard
             && header.position == self.place.device_offset() + at
@@ -348,7 +348,7 @@ impl<D: Device> Reader<'_, D> {
     }
 
     fn are_whole(&self, at: u64, header: &ExtentHeader, bytes: &[u8]) -> bool {
-        let mut within = self.place.geometry.header_bytes();
+        let mut within = self.place.layout.header_bytes();
         let mut block = IoBuf::new(BLOCK_BYTES);
         let mut decoders = Decoders::default();
         for bits in records(bytes, header.record_count) {

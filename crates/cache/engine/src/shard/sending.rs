@@ -139,7 +139,7 @@ impl<P: Platform> Shard<P> {
         let Some((ring, start, records)) = self.log.records_of(lsn) else {
             return;
         };
-        let end = Location(start.0 + u64::from(self.id.geometry.extent_bytes) / UNIT_BYTES);
+        let end = Location(start.0 + u64::from(self.id.layout.extent_bytes) / UNIT_BYTES);
         for record in records.into_iter().filter_map(|bits| Record::unpack(bits).ok()) {
             let block = self.local(record.block);
             let entry = self.map.lookup(block);

@@ -83,7 +83,7 @@ impl Disks {
 
     /// Where a region of the shard begins on the cache device.
     pub(super) fn region(&self, number: u32) -> u64 {
-        self.geometry.shard_offset(0) + u64::from(number) * self.geometry.region_bytes
+        self.geometry.region_offset(0, number)
     }
 }
 

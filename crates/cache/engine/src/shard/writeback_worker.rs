@@ -225,7 +225,7 @@ impl<P: Platform> Shard<P> {
 
     /// The next dirty blocks in address order, from `cursor` on, wrapping around; and whether these are all.
     async fn gather_dirty(&self, cursor: LocalBlock) -> (Vec<Dirty>, bool) {
-        let blocks = self.id.geometry.local_blocks();
+        let blocks = self.id.layout.local_blocks();
         let nearest = self.map.next_dirty(&self.env, cursor, blocks, GATHER_BLOCKS_MAX);
         let (nearest, everything) = nearest.await;
         // Reclaim may have written some to the origin meanwhile: a short list is not proof that these are all.

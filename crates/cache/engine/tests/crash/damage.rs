@@ -70,7 +70,7 @@ fn open_extents(disk: &SimDisk) -> Vec<(Sequence, u64, u64)> {
     let mut found = Vec::new();
     for shard in 0..geometry.shard_count {
         for number in 0..geometry.regions_per_shard {
-            let position = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
+            let position = geometry.region_offset(shard, number);
             let end = position + geometry.region_bytes;
             let entry = entry(disk, &superblock, shard, number);
             if !entry.is_some_and(|entry| entry.state == RegionUse::Open) {
@@ -152,7 +152,7 @@ fn closed_regions(disk: &SimDisk) -> Vec<Closed> {
     let mut closed = Vec::new();
     for shard in 0..geometry.shard_count {
         for number in 0..geometry.regions_per_shard {
-            let position = geometry.shard_offset(shard) + u64::from(number) * geometry.region_bytes;
+            let position = geometry.region_offset(shard, number);
             let end = position + geometry.region_bytes;
             let full = |entry: ManifestEntry| matches!(entry.state, RegionUse::Full | RegionUse::Reclaiming);
             if !entry(disk, &superblock, shard, number).is_some_and(full) {

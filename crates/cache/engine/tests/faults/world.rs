@@ -427,7 +427,7 @@ impl World {
             let newest = copies.max_by_key(ManifestSector::age);
             newest.expect("a sector of the manifest").entries
         });
-        sectors.collect()
+        sectors.take(geometry.regions_per_shard as usize).collect()
     }
 
     /// Whether an offset on the cache device is in the regions.

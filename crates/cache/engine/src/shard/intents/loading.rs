@@ -14,7 +14,7 @@ impl<P: Platform> Shard<P> {
     /// Bits that count as set without being read are written, stable: writers rely on a set bit, and a page that was
     /// unreadable once may be read after the next crash, with its old bits.
     pub(in crate::shard) async fn load_intents(&self) -> Result<(), DeviceError> {
-        let reader = IntentReader::new(self.cache.device(), &self.id.geometry, self.id.number);
+        let reader = IntentReader::new(self.cache.device(), &self.id.layout, self.id.number);
         let mut assumed = Vec::new();
         for part in reader.parts() {
             for page in reader.read(part).await? {
@@ -74,7 +74,7 @@ impl<P: Platform> Shard<P> {
         let _permit = self.intents.pages().await;
         let failures = self.cache.flush_failures();
         self.intents.bits.borrow_mut().set_all();
-        let pages = self.id.geometry.shard_intent_len() / PAGE_BYTES as u64;
+        let pages = self.id.layout.shard_intent_len() / PAGE_BYTES as u64;
         self.write_pages(0..pages, failures).await
     }
 }

@@ -29,6 +29,7 @@ pub(crate) use self::reader::IntentReader;
 use self::widening::Widening;
 use crate::format::geometry::{Geometry, PAGE_BYTES};
 use crate::format::intent::{INTENT_STRIPES, IntentSector};
+use crate::format::layout::Layout;
 use crate::units::{BlockNumber, LocalBlock, STRIPE_BLOCKS};
 use crate::volume::STRIPE_BYTES;
 
@@ -52,9 +53,9 @@ pub(super) struct IntentBitmap {
 }
 
 impl IntentBitmap {
-    pub(super) fn new(geometry: &Geometry) -> Self {
+    pub(super) fn new(layout: &Layout) -> Self {
         Self {
-            bits: RefCell::new(Bits::new(geometry.local_stripes())),
+            bits: RefCell::new(Bits::new(layout.local_stripes())),
             widening: Widening::new(),
             wanted: RefCell::new(Vec::new()),
             clients: Cell::new(0),

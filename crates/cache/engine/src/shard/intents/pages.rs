@@ -9,12 +9,12 @@ use crate::stats::count;
 
 impl<P: Platform> Shard<P> {
     pub(super) fn intent_position(&self, page: u64) -> u64 {
-        self.id.geometry.shard_intent_offset(self.id.number) + page * PAGE_BYTES as u64
+        self.id.layout.shard_intent_offset(self.id.number) + page * PAGE_BYTES as u64
     }
 
     /// Number of this shard's first sector in the bitmap.
     pub(super) fn first_intent_sector(&self) -> u64 {
-        self.id.geometry.shard_intent_len() / 512 * u64::from(self.id.number)
+        self.id.layout.shard_intent_len() / 512 * u64::from(self.id.number)
     }
 
     /// Writes a page of the bitmap: the set bits and `also`. The caller holds the permit.

@@ -9,8 +9,9 @@ use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
 
 use crate::format::FormatError;
-use crate::format::geometry::{Geometry, PAGE_BYTES};
+use crate::format::geometry::PAGE_BYTES;
 use crate::format::intent::{INTENT_STRIPES, IntentSector};
+use crate::format::layout::Layout;
 
 /// Bytes of the bitmap read at a time: that of a device that claims to be huge takes hundreds of MiB.
 const PART_BYTES: u64 = 1 << 20;
@@ -22,7 +23,7 @@ const SECTOR: u64 = size_of::<IntentSector>() as u64;
 /// The bitmap of one shard.
 pub(crate) struct IntentReader<'a, C> {
     device: &'a C,
-    geometry: &'a Geometry,
+    layout: &'a Layout,
     shard: u32,
 }
 
@@ -74,18 +75,18 @@ impl IntentPage {
 }
 
 impl<'a, C: Device> IntentReader<'a, C> {
-    pub(crate) fn new(device: &'a C, geometry: &'a Geometry, shard: u32) -> Self {
-        assert!(shard < geometry.shard_count, "shard {shard}");
+    pub(crate) fn new(device: &'a C, layout: &'a Layout, shard: u32) -> Self {
+        assert!(shard < layout.shard_count, "shard {shard}");
         Self {
             device,
-            geometry,
+            layout,
             shard,
         }
     }
 
     /// All pages, in parts for [`Self::read`].
     pub(crate) fn parts(&self) -> impl Iterator<Item = Range<u64>> + use<C> {
-        let (pages, most) = (self.geometry.shard_intent_len() / PAGE, PART_BYTES / PAGE);
+        let (pages, most) = (self.layout.shard_intent_len() / PAGE, PART_BYTES / PAGE);
         (0..pages)
             .step_by(most as usize)
             .map(move |first| first..(first + most).min(pages))
@@ -123,7 +124,7 @@ impl<'a, C: Device> IntentReader<'a, C> {
     }
 
     fn offset(&self, page: u64) -> u64 {
-        self.geometry.shard_intent_offset(self.shard) + page * PAGE
+        self.layout.shard_intent_offset(self.shard) + page * PAGE
     }
 
     async fn read_page(&self, number: u64) -> Result<IntentPage, DeviceError> {
@@ -141,12 +142,12 @@ impl<'a, C: Device> IntentReader<'a, C> {
     }
 
     fn parse(&self, number: u64, bytes: &[u8], error: Option<DeviceError>) -> IntentPage {
-        let first = self.geometry.shard_intent_len() / SECTOR * u64::from(self.shard);
-        let stripes = self.geometry.local_stripes();
+        let first = self.layout.shard_intent_len() / SECTOR * u64::from(self.shard);
+        let stripes = self.layout.local_stripes();
         let sectors = (number * (PAGE / SECTOR)..)
             .zip(bytes.as_chunks().0)
             .map(|(within, bytes)| StoredSector {
-                offset: self.geometry.intent_offset() + (first + within) * SECTOR,
+                offset: self.layout.intent_offset() + (first + within) * SECTOR,
                 stripes: (within * INTENT_STRIPES).min(stripes)..((within + 1) * INTENT_STRIPES).min(stripes),
                 bits: IntentSector::parse(bytes, (first + within) as u32),
             })
@@ -162,7 +163,7 @@ impl<'a, C: Device> IntentReader<'a, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::geometry::GeometryOptions;
+    use crate::format::geometry::{Geometry, GeometryOptions};
     use flaz_device::DeviceOp;
     use flaz_sim::{DiskConfig, Sim, SimDisk};
     use zerocopy::IntoBytes;

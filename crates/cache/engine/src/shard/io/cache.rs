@@ -18,9 +18,11 @@ use futures_util::future::{Either, select};
 
 use super::{OriginWrites, timed};
 use crate::format::geometry::Geometry;
+use crate::format::layout::Layout;
 use crate::host_record::HostRecords;
 use crate::shard::platform::Platform;
 use crate::stats::{Stats, count};
+use crate::units::{Location, UNIT_BYTES};
 
 /// Failed operations of the cache device after which it is fenced.
 pub const CACHE_ERRORS_MAX: u64 = 8;
@@ -55,9 +57,8 @@ pub(in crate::shard) struct CacheIo<P: Platform> {
     env: P::Env,
     stats: Rc<Stats>,
     shared: OriginWrites,
-    /// Start and length of the shard's part of the device.
-    start: u64,
-    len: u64,
+    layout: Layout,
+    shard: u32,
     fence: Cell<Fence>,
     /// Where the host records that the cache is fenced, if it keeps records.
     host: Option<Rc<dyn HostRecords>>,
@@ -77,8 +78,8 @@ impl<P: Platform> CacheIo<P> {
             env,
             stats,
             shared,
-            start: geometry.shard_offset(shard),
-            len: geometry.shard_len(),
+            layout: geometry.layout,
+            shard,
             fence: Cell::new(Fence::Open),
             host,
         }
@@ -202,18 +203,23 @@ impl<P: Platform> CacheIo<P> {
         &self.device
     }
 
-    /// Reads the sectors that cover `len` bytes of the shard's part at `offset`, and returns where those bytes begin in the
-    /// buffer.
+    /// Reads the sectors that cover `len` bytes at `offset` of the shard's regions, and returns where those bytes begin in the
+    /// buffer. They lie in one region.
     ///
     /// # Errors
     /// The device's, counted as a failed read.
     pub(in crate::shard) async fn read(&self, offset: u64, len: u64) -> Result<(IoBuf, usize), DeviceError> {
-        assert!(offset + len <= self.len, "it lies in the part of the shard");
+        let last = Location(offset.saturating_add(len).saturating_sub(1) / UNIT_BYTES);
+        let region = self.layout.region_of(Location(offset / UNIT_BYTES));
+        assert!(
+            region == self.layout.region_of(last) && region < self.layout.regions_max,
+            "it lies in one region"
+        );
         let align = u64::from(self.device.alignment());
         let start = offset / align * align;
-        let end = (offset + len).next_multiple_of(align).min(self.len);
+        let end = (offset + len).next_multiple_of(align);
         let buf = IoBuf::new((end - start) as usize);
-        let position = self.start + start;
+        let position = self.layout.position(self.shard, Location::at(start));
         let counters = &self.stats.counters;
         let is_sample = counters.cache_reads.get().is_multiple_of(CACHE_READ_SAMPLE);
         count(&counters.cache_reads, 1);
@@ -329,10 +335,11 @@ impl<P: Platform> CacheIo<P> {
     /// # Errors
     /// The device's, or it is fenced.
     pub(in crate::shard) async fn discard(&self, position: u64, len: u64) -> Result<(), DeviceError> {
-        let part = self.start..=self.start + self.len;
+        let region = (position - self.layout.data_offset()) / len;
+        let owner = region % u64::from(self.layout.shard_count);
         assert!(
-            part.contains(&position) && part.contains(&(position + len)),
-            "a region is discarded"
+            len == self.layout.region_bytes && owner == u64::from(self.shard),
+            "a region of the shard is discarded"
         );
         self.refused(DeviceOp::Discard, position, len)?;
         self.device.discard(position, len).await

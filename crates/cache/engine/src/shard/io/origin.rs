@@ -4,6 +4,7 @@
 //! - A write that is stable on return is trusted like a flush: only if no flush that it may depend on has failed.
 //! - A flush that fails when no client asked for it is reported to the next client that asks for a flush.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -24,7 +25,7 @@ pub(in crate::shard) struct OriginIo<P: Platform> {
     stats: Rc<Stats>,
     shared: OriginWrites,
     /// Bytes that are served.
-    len: u64,
+    len: Cell<u64>,
     /// For messages.
     pub(super) shard: u32,
     /// Where the host records the origin's fingerprint, if it does.
@@ -45,7 +46,7 @@ impl<P: Platform> OriginIo<P> {
             env,
             stats,
             shared,
-            len: geometry.origin_len,
+            len: Cell::new(geometry.origin_len),
             shard,
             host,
         }
@@ -54,6 +55,11 @@ impl<P: Platform> OriginIo<P> {
     /// The device itself, for reading its fingerprint.
     pub(in crate::shard) fn device(&self) -> &P::Origin {
         &self.device
+    }
+
+    /// Bytes that are served.
+    pub(in crate::shard) fn len(&self) -> u64 {
+        self.len.get()
     }
 
     /// The counts that all shards share.
@@ -99,7 +105,7 @@ impl<P: Platform> OriginIo<P> {
     pub(in crate::shard) async fn read_range(&self, offset: u64, len: usize) -> Result<IoBuf, IoError> {
         let align = self.sector_bytes();
         let start = offset / align * align;
-        let end = (offset + len as u64).next_multiple_of(align).min(self.len);
+        let end = (offset + len as u64).next_multiple_of(align).min(self.len());
         assert!(offset + len as u64 <= end, "the range lies on the origin");
         let (mut buf, result) = self.read(start, IoBuf::new((end - start) as usize)).await;
         result.map_err(IoError::Origin)?;

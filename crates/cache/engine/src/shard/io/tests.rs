@@ -118,7 +118,7 @@ fn failed(kind: io::ErrorKind) -> DeviceError {
 fn a_fenced_device_takes_only_marks_and_moved_extents() {
     let parts = Parts::new();
     let cache = parts.cache(None);
-    let position = parts.geometry.shard_offset(0);
+    let position = parts.geometry.region_offset(0, 0);
     parts.sim.block_on(async {
         cache.write_at(position, sector(1)).await.expect("in use");
         assert!(cache.fence() && !cache.fence(), "fenced once");
@@ -126,7 +126,7 @@ fn a_fenced_device_takes_only_marks_and_moved_extents() {
         let refused = [
             cache.write(position, sector(2), true).await.1,
             cache.write_at(position, sector(3)).await,
-            cache.discard(position, 4096).await,
+            cache.discard(position, parts.geometry.region_bytes).await,
         ];
         for result in refused {
             let error = result.expect_err("refused");
@@ -195,7 +195,7 @@ fn a_read_covers_whole_sectors_and_says_where_it_begins() {
     let parts = Parts::new();
     let cache = parts.cache(None);
     let bytes: Vec<u8> = (0..2048_u32).map(|n| (n / 7) as u8).collect();
-    parts.disk.poke(parts.geometry.shard_offset(0), &bytes);
+    parts.disk.poke(parts.geometry.region_offset(0, 0), &bytes);
     parts.sim.block_on(async {
         for (offset, len) in [(0, 512), (1, 10), (510, 4), (1000, 600), (511, 1)] {
             let (buf, at) = cache.read(offset, len).await.expect("readable");
@@ -209,11 +209,11 @@ fn a_read_covers_whole_sectors_and_says_where_it_begins() {
 }
 
 #[test]
-#[should_panic(expected = "it lies in the part of the shard")]
-fn a_read_beyond_the_part_of_a_shard_panics() {
+#[should_panic(expected = "it lies in one region")]
+fn a_read_beyond_a_region_panics() {
     let parts = Parts::new();
     let cache = parts.cache(None);
-    let read = cache.read(parts.geometry.shard_len() - 1, 2);
+    let read = cache.read(parts.geometry.region_bytes - 1, 2);
     drop(read.now_or_never());
 }
 

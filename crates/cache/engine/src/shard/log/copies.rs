@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use flaz_device::local::Semaphore;
 
-use crate::format::geometry::Geometry;
+use crate::format::layout::Layout;
 
 /// How to write sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +40,10 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    pub(super) fn new(geometry: &Geometry) -> Self {
+    pub(super) fn new(layout: &Layout) -> Self {
         Self {
             generation: Cell::new(0),
-            next: RefCell::new(vec![0; geometry.shard_manifest_sectors() as usize].into()),
+            next: RefCell::new(vec![0; layout.shard_manifest_sectors() as usize].into()),
             writer: Semaphore::new(1),
         }
     }

@@ -21,19 +21,19 @@ use crate::shard::platform::Platform;
 impl State {
     /// A sector of the manifest with the current entries.
     fn manifest_sector(&self, sector: u32, generation: u64) -> IoBuf {
-        let (geometry, identity) = self.place();
+        let (layout, identity) = self.place();
         let sector = ManifestSector {
             cache: identity.cache,
-            number: geometry.manifest_sector_number(identity.shard, sector),
+            number: layout.manifest_sector_number(identity.shard, sector),
             generation,
             epoch: identity.epoch,
-            entries: geometry
+            entries: layout
                 .manifest_regions(sector)
                 .map(|region| self.entry(region))
                 .collect(),
         };
         assert!(!sector.entries.is_empty(), "a sector describes regions");
-        let mut buf = IoBuf::new(geometry.sector_bytes as usize);
+        let mut buf = IoBuf::new(layout.sector_bytes as usize);
         sector.write(&mut buf);
         buf
     }
@@ -62,7 +62,7 @@ impl SegmentLog {
         }
         let _permit = self.manifest.writer.acquire(1).await;
         let mut sectors: Vec<u32> = (regions.iter())
-            .map(|&region| self.geometry.manifest_sector_of(region))
+            .map(|&region| self.layout.manifest_sector_of(region))
             .collect();
         sectors.sort_unstable();
         sectors.dedup();
@@ -76,7 +76,7 @@ impl SegmentLog {
                     )
                 })
                 .collect();
-            let among = |region| sectors.contains(&self.geometry.manifest_sector_of(region));
+            let among = |region| sectors.contains(&self.layout.manifest_sector_of(region));
             (state.told(among), buffers)
         };
         self.write_copy(cache, &buffers, copies.is_stable()).await?;
@@ -98,7 +98,7 @@ impl SegmentLog {
         let shard = self.state.borrow().place().1.shard;
         let writes = sectors.iter().map(async |(sector, buf)| {
             let copy = usize::from(self.manifest.next.borrow()[*sector as usize]);
-            let position = self.geometry.manifest_sector_offset(shard, *sector, copy);
+            let position = self.layout.manifest_sector_offset(shard, *sector, copy);
             let write = async { cache.write(position, IoBuf::copy_of(buf), stable).await.1 };
             match stable {
                 true => cache.stable(write).await?,

@@ -37,6 +37,7 @@ use flaz_device::local::Notify;
 
 use crate::format::extent::FragmentIdentity;
 use crate::format::geometry::Geometry;
+use crate::format::layout::Layout;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::SummaryExtent;
 use crate::planted::{PlantedBug, planted};
@@ -63,7 +64,7 @@ pub(super) struct Victim {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct SegmentLog {
-    geometry: Geometry,
+    layout: Layout,
     state: RefCell<State>,
     manifest: Manifest,
     /// A write has ended.
@@ -93,7 +94,7 @@ impl Drop for RegionPin<'_> {
 impl SegmentLog {
     pub(super) fn new(geometry: Geometry, identity: LogIdentity) -> Self {
         Self {
-            geometry,
+            layout: geometry.layout,
             state: RefCell::new(State::new(geometry, identity)),
             manifest: Manifest::new(&geometry),
             written: Notify::new(),
@@ -117,8 +118,7 @@ impl SegmentLog {
     }
 
     pub(super) fn region_of(&self, location: Location) -> u32 {
-        debug_assert!(location.offset() < self.geometry.shard_len());
-        (location.offset() / self.geometry.region_bytes) as u32
+        self.layout.region_of(location)
     }
 
     pub(super) fn ring_at(&self, location: Location) -> Ring {
@@ -405,6 +405,11 @@ impl SegmentLog {
         self.state.borrow_mut().hold_for_reclaim(hold);
     }
 
+    /// Number of regions, whatever their use.
+    pub(super) fn region_count(&self) -> u64 {
+        u64::from(self.state.borrow().regions.len())
+    }
+
     /// Number of regions of `ring`, including the open one.
     pub(super) fn regions_of(&self, ring: Ring) -> u64 {
         self.state.borrow().regions.count(ring)
@@ -469,7 +474,7 @@ impl SegmentLog {
 
     /// Adds restored index entries to the counts of their regions.
     pub(super) fn inherit_live(&self, live: &[u32]) {
-        assert_eq!(live.len(), self.geometry.regions_per_shard as usize);
+        assert_eq!(live.len() as u64, self.region_count());
         let mut state = self.state.borrow_mut();
         for (number, &live) in live.iter().enumerate().filter(|(_, live)| **live > 0) {
             state.regions.count_live(number as u32, live as i32);

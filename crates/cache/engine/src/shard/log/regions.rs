@@ -185,6 +185,11 @@ impl Regions {
         regions
     }
 
+    /// Number of regions.
+    pub(crate) fn len(&self) -> u32 {
+        self.table.len() as u32
+    }
+
     /// Region `number`, if there is one.
     pub(crate) fn get(&self, number: u32) -> Option<Region> {
         self.table.get(number as usize).map(|packed| packed.region())

@@ -24,6 +24,7 @@ use super::reclaimed::ReclaimedRegions;
 use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions};
 use crate::format::extent::{ExtentHeader, FragmentIdentity, RECORD_BYTES, Record};
 use crate::format::geometry::Geometry;
+use crate::format::layout::Layout;
 use crate::format::summary::SummaryExtent;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
@@ -74,7 +75,7 @@ pub(in crate::shard) struct FlushPoint {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct State {
-    geometry: Geometry,
+    layout: Layout,
     identity: LogIdentity,
     pub(super) regions: Regions,
     next_sequence: Sequence,
@@ -99,7 +100,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(geometry: Geometry, identity: LogIdentity) -> Self {
         Self {
-            geometry,
+            layout: geometry.layout,
             identity,
             regions: Regions::all_free(geometry.regions_per_shard),
             // Differs from any earlier epoch, so that data from before a cold start is never accepted.
@@ -118,12 +119,12 @@ impl State {
     }
 
     /// Location and identity of the shard.
-    pub(super) fn place(&self) -> (&Geometry, LogIdentity) {
-        (&self.geometry, self.identity)
+    pub(super) fn place(&self) -> (&Layout, LogIdentity) {
+        (&self.layout, self.identity)
     }
 
     fn region_of(&self, location: Location) -> u32 {
-        (location.offset() / self.geometry.region_bytes) as u32
+        self.layout.region_of(location)
     }
 
     /// The identity that a fragment of `block` has (or would have) at `location`.
@@ -146,7 +147,7 @@ impl State {
         }
         let nearly_full = |open: &OpenRegion| {
             u64::from(self.regions.at(open.number).used) * NEARLY_FULL.1
-                >= self.geometry.region_bytes * NEARLY_FULL.0
+                >= self.layout.region_bytes * NEARLY_FULL.0
         };
         self.starving || self.open.iter().flatten().any(nearly_full)
     }
@@ -335,7 +336,7 @@ impl State {
         };
         for open in self.open.iter().flatten().filter(|open| open.number == number) {
             if let Some(extent) = &open.extent {
-                let start = u64::from(number) * self.geometry.region_bytes + u64::from(extent.offset);
+                let start = u64::from(number) * self.layout.region_bytes + u64::from(extent.offset);
                 if let Some(at) = find(start, &extent.buf) {
                     return Some(&extent.buf[at..]);
                 }
@@ -351,7 +352,7 @@ impl State {
     pub(super) fn records_of(&self, lsn: Lsn) -> Option<(Ring, Location, Vec<u64>)> {
         let extent = self.in_flight.get(lsn)?;
         let buf = extent.buf.as_ref()?;
-        let header = ExtentHeader::parse(buf, self.geometry.header_bytes()).ok()?;
+        let header = ExtentHeader::parse(buf, self.layout.header_bytes()).ok()?;
         let records = crate::format::extent::records(buf, header.record_count).collect();
         Some((extent.ring, extent.start, records))
     }

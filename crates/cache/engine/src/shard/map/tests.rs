@@ -1,5 +1,5 @@
 use super::*;
-use crate::format::geometry::GeometryOptions;
+use crate::format::geometry::{Geometry, GeometryOptions};
 use crate::shard::log::{Append, Appended, Class, LogIdentity};
 use crate::units::Epoch;
 use flaz_sim::Sim;
@@ -19,7 +19,7 @@ fn map() -> (SegmentLog, BlockMap) {
         epoch: Epoch(1),
     };
     let log = SegmentLog::new(geometry, identity);
-    (log, BlockMap::new(&geometry, 1000))
+    (log, BlockMap::new(&geometry))
 }
 
 fn append(log: &SegmentLog, ring: Ring, what: Append<'_>) -> Appended {

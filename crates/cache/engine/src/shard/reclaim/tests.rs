@@ -175,7 +175,7 @@ async fn two_unreadable(disks: &Disks) -> Rc<Shard<Simulated>> {
     assert!(shard.make_log_stable().await);
     for block in UNREADABLE {
         let entry = shard.map.lookup(LocalBlock(block)).expect("cached");
-        let at = disks.geometry.shard_offset(0) + entry.location().offset() + 1024;
+        let at = disks.geometry.position(0, entry.location()) + 1024;
         disks.cache.mark_bad(at / 512 * 512, 512);
     }
     shard

@@ -7,7 +7,6 @@ use std::cell::Cell;
 
 use flaz_device::local::Notify;
 
-use crate::format::geometry::Geometry;
 use crate::settings::DIRTY_PERCENT_MAX;
 
 /// Regions that never count for dirty blocks: two open, one reserved, one being reclaimed.
@@ -22,12 +21,11 @@ pub(in crate::shard) struct Level {
     pub(in crate::shard) limit: u64,
 }
 
-/// The dirty limit in bytes; `percent` is the user's setting, and `unusable` the number of regions without space.
-pub(in crate::shard) fn limit_bytes(geometry: &Geometry, unusable: u32, percent: u8) -> u64 {
-    let apart = REGIONS_APART.saturating_add(unusable);
-    let regions = geometry.regions_per_shard.saturating_sub(apart).max(1);
+/// The dirty limit in bytes of a shard with `regions` regions that have space; `percent` is the user's setting.
+pub(in crate::shard) fn limit_bytes(regions: u32, region_bytes: u64, percent: u8) -> u64 {
+    let regions = regions.saturating_sub(REGIONS_APART).max(1);
     let percent = u64::from(percent.clamp(1, DIRTY_PERCENT_MAX));
-    (u64::from(regions) * geometry.region_bytes * percent / 100).max(DIRTY_BLOCK_BYTES)
+    (u64::from(regions) * region_bytes * percent / 100).max(DIRTY_BLOCK_BYTES)
 }
 
 /// Most blocks that may become dirty at a time under a limit.

@@ -167,7 +167,7 @@ fn victim(world: &World) -> Option<u32> {
 /// Damages every extent of a region.
 fn damage(world: &World, number: u32) {
     let geometry = &world.geometry;
-    let start = geometry.shard_offset(0) + u64::from(number) * geometry.region_bytes;
+    let start = geometry.region_offset(0, number);
     let region = world.cache.peek(start, geometry.region_bytes as usize);
     let summary = Summary::parse(&region).expect("it has one");
     for extent in &summary.extents {

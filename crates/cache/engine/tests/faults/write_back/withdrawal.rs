@@ -33,7 +33,7 @@ async fn written_back(world: &World) -> Live {
 /// Damages all of the cache device but the superblocks, kills the process and opens the cache in write-through.
 fn open_damaged(world: &World) -> (World, Result<Start, CacheError>) {
     let from = SUPERBLOCK_SLOTS[1] + SUPERBLOCK_BYTES as u64;
-    let zeroes = vec![0; (world.geometry.shard_offset(world.geometry.shard_count) - from) as usize];
+    let zeroes = vec![0; (world.geometry.end() - from) as usize];
     world.cache.poke(from, &zeroes);
     let mut next = world.reboot(2);
     next.mode = Mode::WriteThrough;

@@ -41,7 +41,7 @@ impl State {
         let slot = usize::from(ring.number());
         let open = self.open[slot].as_mut().expect("room was made");
         let extent = open.extent.as_mut().expect("room was made");
-        let extent_start = u64::from(open.number) * self.geometry.region_bytes + u64::from(extent.offset);
+        let extent_start = u64::from(open.number) * self.layout.region_bytes + u64::from(extent.offset);
         let location = Location::at(extent_start + extent.used as u64);
         let generation = self.regions.generation_of(open.number);
         let identity = FragmentIdentity {
@@ -107,7 +107,7 @@ impl State {
     /// Makes sure that the open extent of `ring` takes one more record and `bytes` bytes.
     pub(super) fn make_room(&mut self, ring: Ring, bytes: usize, for_reclaim: bool) -> Option<()> {
         let slot = usize::from(ring.number());
-        let header_bytes = self.geometry.header_bytes();
+        let header_bytes = self.layout.header_bytes();
         let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
         loop {
             if let Some(open) = &self.open[slot] {
@@ -163,8 +163,8 @@ impl State {
 
     /// Opens the next extent of the open region of `ring`, for at least `bytes` bytes; false if the region is full.
     pub(super) fn open_extent(&mut self, ring: Ring, bytes: usize) -> bool {
-        let geometry = &self.geometry;
-        let header_bytes = geometry.header_bytes();
+        let layout = &self.layout;
+        let header_bytes = layout.header_bytes();
         let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
         let open = self.open[usize::from(ring.number())]
             .as_mut()
@@ -173,14 +173,14 @@ impl State {
         let summary = summary_bytes(
             open.extents.len() + 1,
             open.records.len() + records_max,
-            geometry.sector_bytes,
+            layout.sector_bytes,
         );
-        let room = geometry
+        let room = layout
             .region_bytes
             .saturating_sub(used + summary)
-            .min(u64::from(geometry.extent_bytes));
-        let room = room as usize / geometry.sector_bytes as usize * geometry.sector_bytes as usize;
-        if room < header_bytes + bytes || open.records.len() + records_max > geometry.region_records_max() {
+            .min(u64::from(layout.extent_bytes));
+        let room = room as usize / layout.sector_bytes as usize * layout.sector_bytes as usize;
+        if room < header_bytes + bytes || open.records.len() + records_max > layout.region_records_max() {
             return false;
         }
         assert!(open.extent.is_none(), "one open extent a ring");
@@ -198,7 +198,7 @@ impl State {
 
     /// Closes the open extent of `ring` and queues it for writing.
     pub(super) fn seal(&mut self, ring: Ring) {
-        let geometry = self.geometry;
+        let layout = self.layout;
         let Some(open) = self.open[usize::from(ring.number())].as_mut() else {
             return;
         };
@@ -206,15 +206,15 @@ impl State {
             return;
         };
         assert!(!extent.records.is_empty(), "an extent says something");
-        let len = extent.used.next_multiple_of(geometry.sector_bytes as usize);
+        let len = extent.used.next_multiple_of(layout.sector_bytes as usize);
         assert!(
-            len <= geometry.extent_bytes as usize,
+            len <= layout.extent_bytes as usize,
             "an extent has its size at most"
         );
         extent.buf[extent.used..len].fill(0);
         extent.buf.set_len(len);
-        let start = u64::from(open.number) * geometry.region_bytes + u64::from(extent.offset);
-        let position = geometry.shard_offset(self.identity.shard) + start;
+        let start = u64::from(open.number) * layout.region_bytes + u64::from(extent.offset);
+        let position = layout.position(self.identity.shard, Location::at(start));
         let sequence = self.next_sequence;
         self.next_sequence = Sequence(sequence.0 + 1);
         let header = ExtentHeader {
@@ -229,7 +229,7 @@ impl State {
             shard: self.identity.shard as u16,
             ring,
         };
-        header.write(&extent.records, geometry.header_bytes(), &mut extent.buf);
+        header.write(&extent.records, layout.header_bytes(), &mut extent.buf);
         self.regions.add_used(open.number, len as u32);
         open.extents.push(SummaryExtent {
             offset: extent.offset,
@@ -263,12 +263,11 @@ impl State {
         let Some(open) = self.open[usize::from(ring.number())].take() else {
             return;
         };
-        let geometry = &self.geometry;
-        let start = u64::from(open.number) * geometry.region_bytes;
-        let len = summary_bytes(open.extents.len(), open.records.len(), geometry.sector_bytes);
+        let layout = &self.layout;
+        let len = summary_bytes(open.extents.len(), open.records.len(), layout.sector_bytes);
         assert!(!open.extents.is_empty(), "a summary lists something");
         assert!(
-            u64::from(self.regions.at(open.number).used) + len <= geometry.region_bytes,
+            u64::from(self.regions.at(open.number).used) + len <= layout.region_bytes,
             "room for the summary was kept"
         );
         let summary = Summary {
@@ -276,7 +275,7 @@ impl State {
             shard: self.identity.shard,
             ring,
             generation: self.regions.generation_of(open.number),
-            position: geometry.shard_offset(self.identity.shard) + start,
+            position: layout.region_offset(self.identity.shard, open.number),
             extents: open.extents,
             records: open.records,
         };
@@ -288,7 +287,7 @@ impl State {
             at: self.appended,
             missing: None,
             summary: SummaryStage::Queued {
-                position: summary.position + geometry.region_bytes - len,
+                position: summary.position + layout.region_bytes - len,
                 buf,
             },
         });
@@ -351,7 +350,7 @@ impl State {
         if extent.lsn > upto {
             return None;
         }
-        let len = extent.used.next_multiple_of(self.geometry.sector_bytes as usize);
+        let len = extent.used.next_multiple_of(self.layout.sector_bytes as usize);
         let records = extent.records.len();
         self.seal(ring);
         Some((len as u64, records as u64))

@@ -22,14 +22,16 @@ impl State {
 
     /// The entry of a region to write to the manifest.
     pub(in crate::shard::log) fn entry(&self, number: u32) -> ManifestEntry {
-        let region = self.regions.at(number);
+        let Some(region) = self.regions.get(number) else {
+            return ManifestEntry::FREE;
+        };
         let mut entry = ManifestEntry {
             state: RegionUse::Full,
             ring: region.ring,
             generation: region.generation,
             len: region.used,
         };
-        assert!(u64::from(entry.len) <= self.geometry.region_bytes);
+        assert!(u64::from(entry.len) <= self.layout.region_bytes);
         if self.reclaim.victim == Some(number) {
             entry.state = RegionUse::Reclaiming;
             return if self.reclaim.emptied {
