@@ -261,7 +261,7 @@ fn detach_table(text: &mut String, measured: &[Measured]) {
         let writes = one.all_origin_writes();
         // What dm-cache calls dirty has 32 KiB, of which most was not written.
         let share = bare
-            .filter(|_| system != "dmcache")
+            .filter(|_| !matches!(system, "dmcache" | "vdo"))
             .map(|seconds| seconds * one.dirty_mib() / DETACH_MIB);
         let ratio = |other: f64| Some(one.seconds() / other).filter(|ratio| ratio.is_finite());
         Some(vec![
