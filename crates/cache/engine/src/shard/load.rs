@@ -6,12 +6,13 @@ use flaz_device::{Env, IoBuf};
 
 use super::fragment::FragmentError;
 use super::io::Failed;
+use super::tasks::Phase;
 use super::{Platform, Shard};
 use crate::format::extent::FragmentIdentity;
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, LocalBlock};
+use crate::units::{BLOCK_BYTES, LocalBlock, Location};
 use crate::volume::IoError;
 
 /// One in this many decodings is timed.
@@ -155,6 +156,7 @@ impl<P: Platform> Shard<P> {
                 self.origin.shared().log_bad_block(Failed::Fragment, &text);
             }
         }
+        self.close_damaged(entry.location());
         let now = self.map.lookup(block);
         let Some(now) = now.filter(|now| now.same_place(entry)) else {
             return Ok(());
@@ -171,6 +173,19 @@ impl<P: Platform> Shard<P> {
         }
         self.drop_if_same(block, entry);
         Ok(())
+    }
+
+    /// Closes an open region with damage. Recovery walks an open region by the headers of its extents; one may be damaged as well,
+    /// and then a later start is refused, even if all blocks have been written again by then. In a closed region, the summary
+    /// stands in for the headers.
+    fn close_damaged(self: &Rc<Self>, location: Location) {
+        if self.tasks.phase() != Phase::Serving || self.cache.is_fenced() {
+            return;
+        }
+        match self.log.note_damage(location) {
+            true => self.pump_writes(),
+            false => self.want_reclaim(),
+        }
     }
 
     /// The latest contents of one block, from the cache or the origin.

@@ -542,6 +542,8 @@ impl<P: Platform> Shard<P> {
         count(&self.stats.counters.discarded_bytes, region_bytes);
         count(&self.stats.counters.regions_reclaimed, 1);
         self.log.free(victim);
+        // A region with damage may have been closed.
+        self.pump_writes();
     }
 
     /// The moved blocks count from now on, then the victim is free: the first mark is stable before the second, unless both

@@ -200,6 +200,12 @@ impl SegmentLog {
         self.state.borrow_mut().close_regions();
     }
 
+    /// There is damage at a location. If its region is open, it is closed as soon as another one is free. Returns whether it was
+    /// closed now; otherwise a reclaim may be wanted.
+    pub(super) fn note_damage(&self, location: Location) -> bool {
+        self.state.borrow_mut().note_damage(location)
+    }
+
     /// The next write for the device, if the limit allows one. Before a summary the device must be flushed.
     pub(super) fn take_write(&self) -> Option<PendingWrite> {
         self.state.borrow_mut().take_write()

@@ -193,6 +193,35 @@ fn a_dirty_block_readable_again_is_written_back() {
     });
 }
 
+/// A read finds a damaged extent, and its block is written again. The damage must not refuse the start after a crash, although the
+/// header that recovery would walk by is damaged too.
+#[test]
+fn healed_damage_does_not_refuse_a_later_start() {
+    let world = world(3);
+    world.sim.block_on(async {
+        let live = world.serve().await;
+        for block in [5, 300] {
+            live.write(block).await;
+            live.volume.flush().await.expect("flushes");
+        }
+        let extent = world.geometry.data_offset();
+        world.cache.flip_bit(extent + 30, 3);
+        world
+            .cache
+            .flip_bit(extent + world.geometry.header_bytes() as u64 + 100, 3);
+        live.try_read(5).await.expect_err("it is damaged");
+        live.write(5).await;
+        live.volume.flush().await.expect("flushes");
+        live.env.sleep(Duration::from_millis(100)).await;
+    });
+    let next = world.reboot(4);
+    next.sim.block_on(async {
+        let live = next.serve().await;
+        live.check_all().await;
+        assert!(live.dirty() > 0, "the log was recovered");
+    });
+}
+
 /// The device has acknowledged writes of the manifest and lost them. The index image would not fit the older manifest, and the
 /// log that it describes lacks dirty blocks.
 #[test]

@@ -263,6 +263,7 @@ impl State {
         let Some(open) = self.open[usize::from(ring.number())].take() else {
             return;
         };
+        self.damaged = self.damaged.filter(|damaged| *damaged != open.number);
         let layout = &self.layout;
         let len = summary_bytes(open.extents.len(), open.records.len(), layout.sector_bytes);
         assert!(!open.extents.is_empty(), "a summary lists something");
@@ -303,6 +304,35 @@ impl State {
                 self.close_region(ring);
             }
         }
+    }
+
+    /// There is damage at a location. If its region is open, it is closed as soon as another one is free: now, or after the next
+    /// reclaim. Returns whether it was closed now.
+    pub(in crate::shard::log) fn note_damage(&mut self, location: Location) -> bool {
+        let region = self.region_of(location);
+        if self.ring_of_open_region(region).is_some() {
+            self.damaged = Some(region);
+        }
+        self.close_damaged()
+    }
+
+    /// Closes a region with damage, if that leaves a free one for what follows.
+    pub(super) fn close_damaged(&mut self) -> bool {
+        let may = self.reclaim.victim.is_none() && self.regions.free_len() > FREE_REGIONS_RESERVED;
+        let Some(region) = self.damaged.filter(|_| may) else {
+            return false;
+        };
+        let ring = self.ring_of_open_region(region);
+        let ring = ring.expect("the mark is removed when a region is closed");
+        self.seal_ring(ring);
+        self.close_region(ring);
+        true
+    }
+
+    /// The ring of an open region that has extents on the device.
+    fn ring_of_open_region(&self, region: u32) -> Option<Ring> {
+        let is_it = |open: &OpenRegion| open.number == region && !open.extents.is_empty();
+        (Ring::ALL.into_iter()).find(|ring| self.open[ring.index()].as_ref().is_some_and(is_it))
     }
 
     /// An extent is lost: closes its region, because recovery finds later extents only by a summary.

@@ -133,5 +133,6 @@ impl State {
         );
         self.regions.release(region);
         self.reclaim = ReclaimedRegions::default();
+        self.close_damaged();
     }
 }
