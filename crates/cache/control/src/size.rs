@@ -215,7 +215,9 @@ impl fmt::Display for HumanRatio {
     }
 }
 
-fn three_digits(value: f64) -> String {
+/// A number in three digits: `2.46`, `12.3`, `999`.
+#[must_use]
+pub fn three_digits(value: f64) -> String {
     match value {
         v if v < 9.995 => format!("{v:.2}"),
         v if v < 99.95 => format!("{v:.1}"),

@@ -39,10 +39,11 @@ pub(crate) fn open_origin(
         )
         .into());
     }
+    // Dirty blocks are written back even if clients may only read.
     let Origin {
         file: origin,
         protection,
-    } = open(path, spec.read_only)?;
+    } = open(path, spec.read_only && !superblock.dirty)?;
     // Check the identity before the size: the size of another device means nothing.
     let identity = origin.identity();
     warn_if_weak(&origin);
@@ -87,7 +88,7 @@ pub(crate) fn open_origin(
     }
     if let Some(why) = &protection {
         let discards_dirty = spec.discard_cache && spec.discard_dirty;
-        if superblock.dirty && !discards_dirty {
+        if superblock.dirty && !discards_dirty && !spec.read_only {
             return Err(format!(
                 "origin {} is read-only ({why}), and the cache holds, or may hold, dirty blocks (writes that have not \
                  reached the origin): make the origin writable, or discard those writes with `flaz serve \

@@ -1,5 +1,7 @@
 //! Numbers of at most five characters, as `zpool iostat` prints them. Pure.
 
+use flaz_control::size::three_digits;
+
 /// `0`, `7.5`, `999`, `12.3K`, `4.56M`: powers of 1000.
 pub(super) fn count(value: f64) -> String {
     if value < 9.95 && value.fract() > 0.05 && value.fract() < 0.95 {
@@ -55,14 +57,6 @@ fn scaled(value: f64, step: f64) -> String {
         return format!("{value:.0}");
     }
     format!("{}{}", three_digits(value.min(9999.0)), UNITS[unit])
-}
-
-fn three_digits(value: f64) -> String {
-    match value {
-        v if v < 9.995 => format!("{v:.2}"),
-        v if v < 99.95 => format!("{v:.1}"),
-        v => format!("{v:.0}"),
-    }
 }
 
 #[cfg(test)]

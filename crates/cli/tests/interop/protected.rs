@@ -6,6 +6,7 @@ use std::path::Path;
 
 use flaz_nbd::Client;
 use flaz_nbd::request::Command;
+use rustix::process::Signal;
 
 use crate::support::{Cache, CacheSpec, Program, Scratch, Server};
 
@@ -47,6 +48,39 @@ fn a_read_only_origin_is_served_read_only() {
     assert_eq!(server.status()["live"]["daemon"]["read_only"], false);
     server.stop();
     cache.check();
+}
+
+#[test]
+fn dirty_blocks_are_written_back_under_readers() {
+    let scratch = Scratch::new();
+    let origin = scratch.sparse("origin.img", 16 << 20);
+    let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
+    let server = Server::start(&scratch, &cache, "--mode write-back");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    client.write(8192, &[0xA5; 4096]).expect("writes");
+    drop(client);
+    assert!(!server.end_by(Signal::KILL).success());
+    let server = Server::start(&scratch, &cache, "--read-only");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    client.write(8192, &[1; 4096]).expect_err("writes are refused");
+    drop(client);
+    server.flush();
+    assert_eq!(std::fs::read(&origin).expect("reads")[8192..12288], [0xA5; 4096]);
+    server.stop();
+    // An origin that cannot be written is served as well: the cache has what it lacks.
+    let server = Server::start(&scratch, &cache, "--mode write-back");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    client.write(8192, &[0x5A; 4096]).expect("writes");
+    drop(client);
+    assert!(!server.end_by(Signal::KILL).success());
+    set_mode(&origin, 0o444);
+    let server = Server::start(&scratch, &cache, "--read-only");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    let read = client.call(Command::Read, 8192, 4096).expect("reads");
+    assert_eq!(read, [0x5A; 4096]);
+    drop(client);
+    assert!(!server.end_by(Signal::KILL).success());
+    set_mode(&origin, 0o644);
 }
 
 /// They could never be written back.
