@@ -41,6 +41,8 @@ pub enum PlantedBug {
     OpenMarkNotFlushed,
     /// A fenced cache is marked void after the index images of the other shards are written.
     VoidedAfterSave,
+    /// The superblock says that a cache is smaller before its last regions are free.
+    ShrunkEarly,
     /// A cache is marked dirty before the origin is known to accept a flush.
     DirtyMarkedEarly,
     /// An extent is read from memory after it has landed, even if its region was reused.
@@ -127,6 +129,7 @@ impl PlantedBug {
         Self::OriginNotFlushedAtStop,
         Self::CleanBeforeImage,
         Self::OpenMarkNotFlushed,
+        Self::ShrunkEarly,
         Self::ExtentOutlivesRegion,
         Self::TombstoneNotWritten,
         Self::IntentNotSet,

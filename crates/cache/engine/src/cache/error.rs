@@ -125,9 +125,52 @@ pub enum CacheError {
     /// The cache device failed while the cache was served.
     #[error("the cache device failed while the cache was served; the next start uses dirty blocks only")]
     Fenced,
+    /// The cache cannot have this size.
+    #[error(transparent)]
+    Resize(#[from] ResizeError),
     /// A thread that drives shards does not answer.
     #[error(transparent)]
     Unreachable(#[from] ShardsUnreachable),
+}
+
+/// Why the size of a cache was not changed. It is the one it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeError {
+    /// The device is smaller than asked for.
+    #[error(
+        "expected a cache device of at least {expected} bytes, found {found}: enlarge the device first, or choose a smaller size"
+    )]
+    DeviceTooSmall {
+        /// Bytes asked for.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// The layout does not permit this size.
+    #[error("the cache cannot have this size: {0}")]
+    Size(FormatError),
+    /// Another change of the size is under way.
+    #[error(
+        "the cache is being made smaller already: wait for the end of that `flaz resize`, or interrupt it"
+    )]
+    UnderWay,
+    /// No change of the size is under way.
+    #[error("the change of the size was called off: the cache has its old size")]
+    CalledOff,
+    /// The cache device was fenced.
+    #[error(
+        "the cache device failed and is not used until the next start: replace it, or restart the cache, and resize it then"
+    )]
+    Fenced,
+    /// Dirty data does not fit in the smaller cache.
+    #[error(
+        "{bytes} bytes of dirty data do not fit in the smaller cache, and the origin does not take them: see `flaz status` for \
+         the cause, write them to the origin with `flaz flush`, then try again"
+    )]
+    Dirty {
+        /// How many too many.
+        bytes: u64,
+    },
 }
 
 /// Why the log of a cache with dirty blocks cannot be used.

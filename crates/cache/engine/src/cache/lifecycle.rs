@@ -24,7 +24,8 @@
 //!
 //! Invariants:
 //! - The superblock says *open* before anything else is written, and *clean* after everything else is stable.
-//! - While shards run, the superblock is written to permit and withdraw write-back and to store settings, nothing else.
+//! - While shards run, the superblock is written to permit and withdraw write-back, to store settings and to change the size of
+//!   the cache ([`super::resize`]), nothing else.
 //! - The superblock says *dirty* before the first block can become dirty, and the host record before the first shard runs. It
 //!   stops saying so when no shard has a dirty block or may get one.
 
@@ -43,6 +44,7 @@ use super::superblock::{
 };
 use super::surroundings::Surroundings;
 use super::trust::{Trust, Verdict, after_other_cache, of_device};
+use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
 use crate::host_record::{HostRecord, OtherCache};
 use crate::planted::{PlantedBug, planted};
@@ -95,7 +97,9 @@ pub enum Leave {
 /// A cache that is open.
 #[derive(Debug)]
 pub struct Lifecycle {
-    superblock: Superblock,
+    pub(super) superblock: Superblock,
+    /// The sizes after the shrink under way.
+    pub(super) shrink: Option<Geometry>,
 }
 
 impl Lifecycle {
@@ -146,7 +150,8 @@ impl Lifecycle {
         }
         shards.permit_write_back(superblock.dirty).await?;
         shards.start().await?;
-        Ok((Self { superblock }, opened))
+        let shrink = None;
+        Ok((Self { superblock, shrink }, opened))
     }
 
     /// The superblock as it was written last.
@@ -233,7 +238,9 @@ impl Lifecycle {
         shards: &S,
         leave: Leave,
     ) -> Result<u64, CacheError> {
+        // The shards call a shrink off.
         shards.stop().await?;
+        self.shrink = None;
         let mut voided = Ok(false);
         if !planted(PlantedBug::VoidedAfterSave) {
             voided = self.void_if_fenced(around, shards.state().await?).await;

@@ -10,6 +10,7 @@
 //! | [`surroundings`] | devices, time and host records of a cache |
 //! | `superblock` | reading and writing the two superblock slots |
 //! | `create` | an empty cache |
+//! | [`resize`] | more or less of the cache device, while the cache is served |
 //!
 //! [`LocalCache`] drives all shards on one thread (tests, trace replay, benchmarks).
 
@@ -17,6 +18,7 @@ mod create;
 pub(crate) mod error;
 pub mod lifecycle;
 mod origin;
+pub mod resize;
 pub mod shard_set;
 mod start;
 mod superblock;
@@ -28,12 +30,13 @@ use std::rc::Rc;
 pub use create::{CreateOptions, create};
 #[cfg(test)]
 pub(crate) use create::{clear_intents, clear_manifest};
-pub use error::{CacheError, Served, ShardsUnreachable, Unreadable, Untrusted};
+pub use error::{CacheError, ResizeError, Served, ShardsUnreachable, Unreadable, Untrusted};
 pub use start::Start;
 pub use superblock::{mark_clean, mark_empty, mark_void, read_superblock, write_superblock};
 pub use trust::Trust;
 
 use self::lifecycle::{Discard, Leave, Lifecycle, OpenOptions};
+use self::resize::Resizing;
 use self::shard_set::{GroupParts, ShardGroup, Share};
 use self::surroundings::Surroundings;
 use crate::format::superblock::Superblock;
@@ -152,6 +155,32 @@ impl<P: Platform> LocalCache<P> {
         self.lifecycle
             .withdraw_write_back(&self.around, &self.group)
             .await
+    }
+
+    /// Begins to use `device_len` bytes of the cache device.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::begin_resize`].
+    pub async fn begin_resize(&mut self, device_len: u64) -> Result<Resizing, CacheError> {
+        self.lifecycle
+            .begin_resize(&self.around, &self.group, device_len)
+            .await
+    }
+
+    /// Goes on to make the cache smaller.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::continue_resize`].
+    pub async fn continue_resize(&mut self) -> Result<Resizing, CacheError> {
+        self.lifecycle.continue_resize(&self.around, &self.group).await
+    }
+
+    /// Calls a shrink off.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::cancel_resize`].
+    pub async fn cancel_resize(&mut self) -> Result<(), CacheError> {
+        self.lifecycle.cancel_resize(&self.group).await
     }
 
     /// Writes all dirty blocks to the origin.

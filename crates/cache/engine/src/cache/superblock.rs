@@ -6,7 +6,7 @@ use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
 use super::error::CacheError;
 use crate::format::FormatError;
-use crate::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use crate::format::geometry::{Geometry, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::superblock::{EPOCH_END, State, Superblock};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::{AfterCrash, StoredSettings};
@@ -235,6 +235,23 @@ pub(super) async fn store_settings_served<C: Device, E: Env>(
         (superblock.settings, superblock.codec) = before;
     }
     stored
+}
+
+/// Writes other sizes of the cache to the superblock while shards are served from the device. After an error the device may have
+/// either.
+///
+/// # Errors
+/// [`CacheError`] if the device fails.
+pub(super) async fn store_sizes_served<C: Device, E: Env>(
+    env: &E,
+    cache: &C,
+    superblock: &mut Superblock,
+    writes: &OriginWrites,
+    sizes: Geometry,
+) -> Result<(), CacheError> {
+    assert_eq!(superblock.geometry.layout, sizes.layout, "nothing moves");
+    superblock.geometry = sizes;
+    while_served(env, writes, write_superblock(cache, superblock)).await
 }
 
 /// Awaits a write of the superblock while shards are served: a flush that fails is reported to them, and a flush of theirs

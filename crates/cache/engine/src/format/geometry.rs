@@ -209,6 +209,36 @@ impl Geometry {
         self.region_offset(0, self.regions_per_shard)
     }
 
+    /// The same cache on `device_len` bytes of its device: with more regions, or with fewer.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`]: so many bytes are too few, or too many for the layout. It names the accepted values.
+    pub fn resized(&self, device_len: u64) -> Result<Self, FormatError> {
+        let sized = |regions_per_shard| {
+            let end = self.region_offset(0, regions_per_shard);
+            (end, regions_per_shard)
+        };
+        let ((least, _), (most, _)) = (sized(REGIONS_MIN), sized(self.regions_max));
+        let row = self.region_bytes * u64::from(self.shard_count);
+        let regions = device_len.saturating_sub(self.data_offset()) / row;
+        if device_len < least || regions > u64::from(self.regions_max) {
+            return fail(
+                "size",
+                format!(
+                    "{} to {} bytes (at most {GROWTH_MAX} times the size at creation; for another size, recreate the cache)",
+                    least,
+                    most + row - 1
+                ),
+                format!("{device_len} bytes"),
+            );
+        }
+        Ok(Self {
+            device_len,
+            regions_per_shard: regions as u32,
+            ..*self
+        })
+    }
+
     /// Bytes of all regions of one shard.
     #[must_use]
     pub fn shard_len(&self) -> u64 {

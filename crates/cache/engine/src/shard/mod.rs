@@ -23,6 +23,7 @@
 //! | `start` | starting tasks, changing settings |
 //! | `image` | stop, and the index image of a clean stop |
 //! | `recover` | the start after a crash |
+//! | `resize` | more regions, and fewer |
 //! | `read` | hits, partial hits, misses |
 //! | `write` | write-through, write-around, pass-through, trim, write-zeroes |
 //! | `dirty_write` | writes that stay in the cache, acknowledged when they have landed |
@@ -81,6 +82,7 @@ mod reclaim;
 mod reclaimer;
 mod recover;
 mod region_reader;
+mod resize;
 mod room;
 mod sending;
 #[cfg(test)]
@@ -137,6 +139,7 @@ pub use platform::Platform;
 pub use queue::{JOB_BYTES_MAX, JOBS_MAX};
 pub use recover::Recovered;
 pub(crate) use region_reader::{Found, Guess, RegionPlace, read_region};
+pub use resize::Shrinking;
 
 /// The parts that a shard is built from.
 pub struct ShardParts<P: Platform> {
@@ -313,6 +316,7 @@ impl<P: Platform> Shard<P> {
         let map = &self.map;
         let log = &self.log;
         let region_bytes = self.id.layout.region_bytes;
+        let (free, withheld) = log.unused_regions();
         let peaks = &self.stats.peaks;
         let depth = |now, peak: &Cell<u64>| QueueDepth {
             now,
@@ -330,8 +334,8 @@ impl<P: Platform> Shard<P> {
                 as u64,
             capacity_bytes: log.region_count() * region_bytes,
             ring_bytes: Ring::ALL.map(|ring| log.regions_of(ring) * region_bytes),
-            free_bytes: (log.free_regions() + log.withheld_regions()) as u64 * region_bytes,
-            withheld_bytes: log.withheld_regions() as u64 * region_bytes,
+            free_bytes: (free + withheld) as u64 * region_bytes,
+            withheld_bytes: withheld as u64 * region_bytes,
             used_bytes: log.used_bytes(),
             admission_queue: admission,
             cache_writes_queued: cache_writes,
@@ -381,7 +385,7 @@ impl<P: Platform> Shard<P> {
             0 => 0,
             _ => self.log.withheld_regions() as u32,
         };
-        let regions = (self.log.region_count() as u32).saturating_sub(unusable);
+        let regions = self.log.regions_remaining().saturating_sub(unusable);
         writeback::limit_bytes(
             regions,
             self.id.layout.region_bytes,
@@ -445,7 +449,7 @@ impl<P: Platform> Shard<P> {
         RingSizes {
             probation: self.log.regions_of(Ring::Probation) * region_bytes,
             main: self.log.regions_of(Ring::Main) * region_bytes,
-            total: self.log.region_count() * region_bytes,
+            total: u64::from(self.log.regions_remaining()) * region_bytes,
         }
     }
 

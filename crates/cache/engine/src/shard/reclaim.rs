@@ -71,11 +71,12 @@ impl<P: Platform> Shard<P> {
         loop {
             let is_wanted = || !shard.is_stopping() && !shard.cache.is_fenced() && shard.log.wants_reclaim();
             while is_wanted() {
+                let lacks = shard.log.wants_space() || shard.log.free_regions() == 0;
                 // Since the allocation began, the shard may have begun to stop, and others may reclaim.
-                if shard.allocate_one().await || !is_wanted() {
+                if lacks && shard.allocate_one().await || !is_wanted() {
                     continue;
                 }
-                if !shard.reclaim_one(true).await {
+                if !shard.reclaim_one(shard.log.keeps_clean()).await {
                     break;
                 }
             }
@@ -121,7 +122,8 @@ impl<P: Platform> Shard<P> {
     /// are stored again; dirty blocks always are.
     pub(super) async fn reclaim_one(self: &Rc<Self>, keep: bool) -> bool {
         let unfinished = self.reclaimer.unfinished();
-        let victim = unfinished.unwrap_or_else(|| self.tuning.victim(self.ring_sizes()));
+        let wanted = || self.log.ring_to_free(self.tuning.victim(self.ring_sizes()));
+        let victim = unfinished.unwrap_or_else(wanted);
         let other = victim.other();
         // A reclaim that a crash interrupted is finished first.
         let taken = (self.log.take_oldest(victim))

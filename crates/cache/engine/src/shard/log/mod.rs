@@ -352,9 +352,14 @@ impl SegmentLog {
 
     // Regions.
 
-    /// Whether a region must be reclaimed now: only the reserved one is free, and one will be needed soon.
+    /// Whether a region must be reclaimed now: one will be needed soon and only the reserved one is free, or the log shrinks.
     pub(super) fn wants_reclaim(&self) -> bool {
-        self.state.borrow().wants_reclaim()
+        self.wants_space() || self.must_free()
+    }
+
+    /// Whether only the reserved region is free, and one will be needed soon.
+    pub(super) fn wants_space(&self) -> bool {
+        self.state.borrow().wants_space()
     }
 
     /// The oldest full region of `ring`, for reclaim.
@@ -423,6 +428,75 @@ impl SegmentLog {
 
     pub(super) fn free_regions(&self) -> usize {
         self.state.borrow().regions.free_len()
+    }
+
+    /// Number of free regions whose space is allocated, and of those whose space is not; also those that are given up.
+    pub(super) fn unused_regions(&self) -> (usize, usize) {
+        self.state.borrow().regions.unused()
+    }
+
+    // Growing and shrinking: see `regions::shrink`.
+
+    /// Appends regions, so that there are `count`. Their entries in the manifest on the device must be free.
+    pub(super) fn grow(&self, count: u32, withheld: bool) {
+        self.state.borrow_mut().regions.grow(count, withheld);
+        self.wake_room();
+    }
+
+    /// Only `count` regions shall remain.
+    pub(super) fn plan_shrink(&self, count: u32) {
+        self.state.borrow_mut().regions.plan_shrink(count);
+    }
+
+    /// Number of regions that shall remain: all of them, but in a shrink.
+    pub(super) fn regions_remaining(&self) -> u32 {
+        self.state.borrow().regions.remaining()
+    }
+
+    /// Gives up the regions that shall not remain. False: that has begun before.
+    pub(super) fn give_up(&self) -> bool {
+        self.state.borrow_mut().regions.give_up()
+    }
+
+    /// Whether reclaim must go on for the shrink.
+    pub(super) fn must_free(&self) -> bool {
+        self.state.borrow().regions.must_free()
+    }
+
+    /// Calls the shrink off, if one is under way.
+    pub(super) fn keep_all(&self) {
+        self.state.borrow_mut().regions.keep_all();
+        self.wake_room();
+    }
+
+    /// Closes the open regions that are given up.
+    pub(super) fn close_given_up(&self) {
+        self.state.borrow_mut().close_given_up();
+    }
+
+    /// Number of regions in use that shall not remain.
+    pub(super) fn given_up_used(&self) -> u32 {
+        self.state.borrow().regions.given_up_used()
+    }
+
+    /// Seals the regions that are given up, if they are free. Returns whether they are sealed.
+    pub(super) fn seal_given_up(&self) -> bool {
+        self.state.borrow_mut().seal_given_up()
+    }
+
+    /// Removes the regions that were given up. They are sealed.
+    pub(super) fn cut(&self) {
+        self.state.borrow_mut().regions.cut();
+    }
+
+    /// The ring to reclaim, where the policy wants `wanted`.
+    pub(super) fn ring_to_free(&self, wanted: Ring) -> Ring {
+        self.state.borrow().regions.ring_to_free(wanted)
+    }
+
+    /// Whether reclaim keeps clean blocks as the policy says; otherwise it drops them.
+    pub(super) fn keeps_clean(&self) -> bool {
+        self.state.borrow().regions.keeps_clean()
     }
 
     /// Withholds free regions from `first` on: they are not used until [`SegmentLog::add_free`].

@@ -4,9 +4,14 @@
 //! is the number of index entries that point to it. A withheld region is free in the manifest; it is not opened, because the
 //! cache device may have no space for it. The table takes 16 bytes a region, including the lists: small
 //! caches have small regions, and the table counts as memory that grows with the cache.
+//!
+//! The table grows at its end, and shrinks there after its last regions were given up: see [`shrink`].
+
+mod shrink;
 
 use crate::policy::Ring;
 use crate::units::Sequence;
+use shrink::Shrink;
 
 /// Number of free regions reserved for reclaim, so that it can always move blocks.
 pub(crate) const FREE_REGIONS_RESERVED: usize = 1;
@@ -135,6 +140,10 @@ impl List {
 enum In {
     Free,
     Withheld,
+    /// Free, and given up.
+    Spare,
+    /// Withheld, and given up.
+    Apart,
     Ring(Ring),
 }
 
@@ -145,6 +154,14 @@ pub(crate) struct Regions {
     free: List,
     /// Free regions whose space is not allocated.
     withheld: List,
+    /// Free regions that are given up; empty but in a shrink.
+    spare: List,
+    /// Withheld regions that are given up; empty but in a shrink.
+    apart: List,
+    /// How many regions shall remain; `None`: all.
+    remaining: Option<u32>,
+    /// The others are being given up.
+    shrink: Option<Shrink>,
     /// Full regions, oldest first, by ring number.
     rings: [List; 2],
     /// Regions that are not free, by ring number.
@@ -159,6 +176,10 @@ impl Regions {
             table: vec![Packed::new(Region::FREE, NONE); count as usize].into_boxed_slice(),
             free: List::EMPTY,
             withheld: List::EMPTY,
+            spare: List::EMPTY,
+            apart: List::EMPTY,
+            remaining: None,
+            shrink: None,
             rings: [List::EMPTY; 2],
             taken: [0; 2],
             pins: Vec::new(),
@@ -265,6 +286,8 @@ impl Regions {
         match list {
             In::Free => &mut self.free,
             In::Withheld => &mut self.withheld,
+            In::Spare => &mut self.spare,
+            In::Apart => &mut self.apart,
             In::Ring(ring) => &mut self.rings[ring.index()],
         }
     }
@@ -294,7 +317,12 @@ impl Regions {
     }
 
     fn push_free(&mut self, number: u32) {
-        self.push(In::Free, number);
+        let list = if self.is_given_up(number) {
+            In::Spare
+        } else {
+            In::Free
+        };
+        self.push(list, number);
     }
 
     /// Withholds the free regions from `first` on.
@@ -306,7 +334,7 @@ impl Regions {
         }
     }
 
-    /// Number of withheld regions.
+    /// Number of withheld regions that may be allocated.
     pub(crate) fn withheld_len(&self) -> usize {
         self.withheld.len as usize
     }
@@ -325,10 +353,15 @@ impl Regions {
     /// Withholds a region again.
     pub(crate) fn withhold_again(&mut self, number: u32) {
         assert_eq!(self.at(number).state, RegionState::Free);
-        self.push(In::Withheld, number);
+        let list = if self.is_given_up(number) {
+            In::Apart
+        } else {
+            In::Withheld
+        };
+        self.push(list, number);
     }
 
-    /// Number of free regions.
+    /// Number of free regions, but for those that are given up.
     pub(crate) fn free_len(&self) -> usize {
         self.free.len as usize
     }
@@ -359,10 +392,11 @@ impl Regions {
     /// Opens a free region. Only reclaim may take the last one.
     pub(crate) fn take(&mut self, ring: Ring, generation: Sequence, for_reclaim: bool) -> Option<u32> {
         let reserved = if for_reclaim { 0 } else { FREE_REGIONS_RESERVED };
-        if self.free_len() <= reserved {
-            return None;
-        }
-        let number = self.pop_oldest(In::Free)?;
+        let number = if self.free_len() > reserved {
+            self.pop_oldest(In::Free)?
+        } else {
+            self.take_given_up(for_reclaim)?
+        };
         assert_eq!(self.at(number).state, RegionState::Free);
         self.update(number, |region| {
             *region = Region {
@@ -388,12 +422,14 @@ impl Regions {
         let region = self.at(number);
         assert_eq!(region.state, RegionState::Full);
         self.push(In::Ring(region.ring), number);
+        self.note_full(number, 1);
     }
 
     /// The oldest region of `ring`, for reclaim.
     pub(crate) fn take_oldest(&mut self, ring: Ring) -> Option<u32> {
         let number = self.pop_oldest(In::Ring(ring))?;
         assert_eq!(self.at(number).state, RegionState::Full);
+        self.note_full(number, -1);
         self.update(number, |region| region.state = RegionState::Reclaiming);
         Some(number)
     }
@@ -413,6 +449,7 @@ impl Regions {
         if head == NONE {
             list.tail = number;
         }
+        self.note_full(number, 1);
     }
 
     /// A reclaimed region becomes free.
@@ -424,6 +461,7 @@ impl Regions {
         self.update(number, |region| *region = Region::FREE);
         self.taken[region.ring.index()] -= 1;
         self.push_free(number);
+        self.note_released(number);
     }
 
     /// Number of regions of `ring`, including the open one.

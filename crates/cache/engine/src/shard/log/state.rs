@@ -141,10 +141,10 @@ impl State {
         }
     }
 
-    /// Whether a region must be reclaimed now: only the reserved one is free, and one will be needed soon.
+    /// Whether a region is needed: only the reserved one is free, and one will be needed soon.
     ///
     /// Not earlier: a free region is unused cache.
-    pub(super) fn wants_reclaim(&self) -> bool {
+    pub(super) fn wants_space(&self) -> bool {
         if self.regions.free_len() > FREE_REGIONS_RESERVED {
             return false;
         }
@@ -397,6 +397,22 @@ impl State {
     /// The region of a location in use.
     pub(super) fn region_at(&self, location: Location) -> Region {
         self.regions.at(self.region_of(location))
+    }
+
+    /// Closes the open regions that are given up: they are reclaimed like the others.
+    pub(super) fn close_given_up(&mut self) {
+        for ring in Ring::ALL {
+            let open = self.open[ring.index()].as_ref().map(|open| open.number);
+            if open.is_some_and(|number| self.regions.is_given_up(number)) {
+                self.close_if_used(ring);
+            }
+        }
+    }
+
+    /// Seals the regions that are given up if they are free. Returns whether they are sealed. Not while the last free region takes
+    /// what is moved: it is needed for that.
+    pub(super) fn seal_given_up(&mut self) -> bool {
+        self.reclaim.recovering.is_none() && self.regions.seal()
     }
 
     /// Restores an open region from an index image.

@@ -29,7 +29,7 @@ impl State {
         class: Class,
     ) -> Option<Appended> {
         let for_reclaim = class == Class::Reclaim;
-        let held = self.held_for_reclaim && self.regions.free_len() < FREE_REGIONS_RESERVED;
+        let held = self.held_for_reclaim && self.regions.free_for_reclaim() < FREE_REGIONS_RESERVED;
         // Recovery ignores this region until the reclaim has ended.
         if !for_reclaim && (held || self.reclaim.recovering.is_some()) {
             // Wakes reclaim, which must end first.
@@ -137,7 +137,7 @@ impl State {
             self.next_sequence = Sequence(generation.0 + 1);
             self.starving = false;
             // Clean blocks need no space after a crash.
-            if self.held_for_reclaim && self.regions.free_len() == 0 {
+            if self.held_for_reclaim && self.regions.free_for_reclaim() == 0 {
                 self.reclaim.recovering = Some(number);
             }
             self.marks.opened(number, generation);
@@ -297,12 +297,16 @@ impl State {
     /// Closes both open regions. Neither waits for space: that of the summary is reserved.
     pub(in crate::shard::log) fn close_regions(&mut self) {
         for ring in Ring::ALL {
-            self.seal_ring(ring);
-            // A region without extents stays open: an empty summary would be refused.
-            let open = self.open[ring.index()].as_ref();
-            if open.is_some_and(|open| !open.extents.is_empty()) {
-                self.close_region(ring);
-            }
+            self.close_if_used(ring);
+        }
+    }
+
+    /// Closes the open region of `ring`. One without extents stays open: an empty summary would be refused.
+    pub(in crate::shard::log) fn close_if_used(&mut self, ring: Ring) {
+        self.seal_ring(ring);
+        let open = self.open[ring.index()].as_ref();
+        if open.is_some_and(|open| !open.extents.is_empty()) {
+            self.close_region(ring);
         }
     }
 

@@ -1,0 +1,108 @@
+//! A shard that gets more regions, or gives some up, while it serves.
+//!
+//! The regions of the cache alternate between the shards, so a cache grows and shrinks at its end, and each shard at the end of
+//! its table. The superblock says how many regions there are: see `cache::resize` for the order of both.
+//!
+//! A shard that shrinks first waits until dirty blocks fit in what remains; it limits writers to that at once. Otherwise reclaim
+//! would move dirty blocks round and round. Then reclaim frees the regions to give up: see `regions::shrink` in [`super::log`].
+
+use std::rc::Rc;
+
+use super::log::Copies;
+use super::{Platform, Shard};
+
+/// Regions whose manifest entries are written at a time.
+const MANIFEST_REGIONS_MAX: usize = 1024;
+
+/// How far shards are with a shrink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shrinking {
+    /// Regions to give up that are still in use.
+    pub regions_left: u64,
+    /// Bytes of dirty data above what fits in the smaller cache: they are written to the origin first.
+    pub dirty_bytes_left: u64,
+    /// Some regions may still be used: the cache is not to be cut yet.
+    pub unfinished: bool,
+    /// The cache device was fenced.
+    pub fenced: bool,
+    /// Dirty data does not fit, and cannot be written to the origin.
+    pub writeback_failing: bool,
+}
+
+impl Shrinking {
+    /// Adds that of other shards.
+    pub fn add(&mut self, other: Self) {
+        self.regions_left += other.regions_left;
+        self.dirty_bytes_left += other.dirty_bytes_left;
+        self.unfinished |= other.unfinished;
+        self.fenced |= other.fenced;
+        self.writeback_failing |= other.writeback_failing;
+    }
+}
+
+impl<P: Platform> Shard<P> {
+    /// Writes the manifest entries of regions that the shard will have, as free: stable on return. They are free since they were
+    /// created or given up; this replaces sectors that are damaged or that the device has lost. False: the device fails, and is
+    /// fenced.
+    pub async fn prepare_growth(self: &Rc<Self>, regions: u32) -> bool {
+        let new: Vec<u32> = (self.log.region_count() as u32..regions).collect();
+        for some in new.chunks(MANIFEST_REGIONS_MAX) {
+            let written = self.log.write_manifest(&self.cache, some, Copies::BothStable);
+            if let Err(error) = written.await {
+                self.cache_error(&error);
+                self.fence("the manifest could not be written");
+                return false;
+            }
+        }
+        !self.cache.is_fenced()
+    }
+
+    /// The superblock says, stable, that the shard has so many regions. The new ones are free.
+    pub fn grow(self: &Rc<Self>, regions: u32) {
+        self.log.grow(regions, self.cache.is_sparse());
+        self.writeback.note_limit();
+        self.want_reclaim();
+    }
+
+    /// Only the first `regions` regions shall remain: begins to give up the others.
+    pub fn begin_shrink(self: &Rc<Self>, regions: u32) {
+        self.log.plan_shrink(regions);
+        self.writeback.note_limit();
+        self.writeback.wake();
+    }
+
+    /// Goes on to give up regions. To be called every now and then until nothing is left; from then on none of them is used.
+    pub fn continue_shrink(self: &Rc<Self>) -> Shrinking {
+        let level = self.dirty_level();
+        let dirty_bytes_left = level.dirty.saturating_sub(level.limit);
+        if dirty_bytes_left > 0 {
+            self.writeback.wake();
+        } else {
+            let begins = self.log.give_up();
+            // At the end again: reclaim may have filled such a region. Not in between: half-empty regions would take their place.
+            if begins || !self.log.must_free() && !self.reclaimer.is_running() {
+                self.log.close_given_up();
+                self.pump_writes();
+            }
+            self.want_reclaim();
+        }
+        Shrinking {
+            regions_left: u64::from(self.log.given_up_used()),
+            dirty_bytes_left,
+            unfinished: !self.log.seal_given_up(),
+            fenced: self.cache.is_fenced(),
+            writeback_failing: dirty_bytes_left > 0 && self.writeback.progress().is_device_failing(),
+        }
+    }
+
+    /// The superblock says, stable, that the regions that were given up do not exist.
+    pub fn end_shrink(&self) {
+        self.log.cut();
+    }
+
+    /// Calls a shrink off, if one is under way: all regions remain.
+    pub fn cancel_shrink(self: &Rc<Self>) {
+        self.log.keep_all();
+        self.writeback.note_limit();
+    }
+}
