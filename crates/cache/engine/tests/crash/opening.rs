@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{Device, Env, IoBuf};
-use flaz_engine::cache::{CacheError, LocalCache};
+use flaz_engine::cache::resize::Resizing;
+use flaz_engine::cache::{CacheError, LocalCache, ResizeError};
+use flaz_engine::format::geometry::REGIONS_MIN;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{Mode, Settings, StoredSettings};
@@ -16,9 +18,12 @@ use futures_util::future::try_join_all;
 
 use super::damage::{ROT_FROM, damage};
 use super::oracle::{Oracle, Spot};
-use super::run::{Past, Simulated};
+use super::run::{Kinds, Past, Simulated};
 use super::sectors::{Print, SECTOR, describe, print_of};
 use super::workload::{Op, Place};
+
+/// A shrink on devices that are well ends within this time, in the simulation.
+const SHRINK_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// State shared by the clients of one opening.
 pub struct Opening {
@@ -49,6 +54,8 @@ pub struct Opening {
     pub damages: Cell<u64>,
     /// How often the cache was marked as not dirty.
     pub withdrawn: Cell<u64>,
+    /// How often the size of the cache was changed.
+    pub resized: Cell<Kinds>,
     /// The first failure.
     pub failure: Cell<Option<String>>,
 }
@@ -199,6 +206,7 @@ impl Opening {
                 result.or_else(|error| self.may_fail(&error, failed_before))?;
                 self.withdraw_write_back().await
             }
+            Op::Resize { gone, patience_ms } => self.resize(gone, Duration::from_millis(patience_ms)).await,
             Op::Mode(mode) => {
                 if mode == Mode::WriteBack {
                     return self.select_write_back().await;
@@ -302,6 +310,61 @@ impl Opening {
             Err(error) => return Err(error.to_string()),
         }
         Ok(())
+    }
+
+    /// Uses all of the device but for `gone` regions of each shard. A shrink is called off after `patience`.
+    async fn resize(&self, gone: u64, patience: Duration) -> Result<(), String> {
+        let begun = self.env.now();
+        let mut shrinking = false;
+        loop {
+            let Some(mut cache) = self.take_cache().await else {
+                return Ok(());
+            };
+            let before = cache.superblock().geometry;
+            let outcome = if !shrinking {
+                let row = before.region_bytes * u64::from(before.shard_count);
+                let least = before.region_offset(0, REGIONS_MIN);
+                let most = (self.disk.len() - least) / row;
+                cache.begin_resize(self.disk.len() - gone.min(most) * row).await
+            } else if self.env.now().since(begun) > patience {
+                let mut resized = self.resized.get();
+                resized.shrinks_called_off += 1;
+                self.resized.set(resized);
+                let failed = self.disk.stats().errors + self.origin.stats().errors > 0;
+                if patience > SHRINK_ENDS_WITHIN && !failed && !self.past.get().damaged {
+                    let state = cache.continue_resize().await;
+                    return Err(format!(
+                        "a shrink does not end although the devices are well: {state:?}"
+                    ));
+                }
+                let cancelled = cache.cancel_resize().await;
+                cancelled.map(|()| Resizing::Done)
+            } else {
+                cache.continue_resize().await
+            };
+            let after = cache.superblock().geometry;
+            *self.cache.borrow_mut() = Some(cache);
+            let mut resized = self.resized.get();
+            resized.grown += u64::from(after.regions_per_shard > before.regions_per_shard);
+            resized.shrunk += u64::from(after.regions_per_shard < before.regions_per_shard);
+            self.resized.set(resized);
+            let failed = self.disk.stats().errors > 0;
+            match outcome {
+                Ok(Resizing::Done) => return Ok(()),
+                Ok(Resizing::Shrinking(_)) => shrinking = true,
+                Err(CacheError::Resize(ResizeError::UnderWay | ResizeError::CalledOff)) => return Ok(()),
+                Err(CacheError::Device(_) | CacheError::Resize(ResizeError::Fenced)) if failed => {
+                    return Ok(());
+                }
+                Err(CacheError::Resize(ResizeError::Dirty { .. }))
+                    if failed || self.past.get().damaged || self.origin.stats().errors > 0 =>
+                {
+                    return Ok(());
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+            self.env.sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Permits write-back and selects it, before another client can withdraw it.

@@ -2,7 +2,7 @@
 
 use flaz_engine::planted::{PlantedBug, plant};
 
-use super::workload::Shape;
+use super::workload::{Scenario, Shape, with_resizes};
 use super::{explore_bases, number_from_env};
 use flaz_engine::settings::Mode;
 
@@ -45,7 +45,12 @@ fn planted_bugs_are_found() {
             }
         };
         let goal = goal.unwrap_or(states_max(bug));
-        let (counts, failure) = explore_bases(goal, &|| plant(Some(bug)), &|_| {}, &base_of);
+        let adapt = |scenario: &mut Scenario| {
+            if bug == PlantedBug::ShrunkEarly {
+                with_resizes(scenario);
+            }
+        };
+        let (counts, failure) = explore_bases(goal, &|| plant(Some(bug)), &adapt, &base_of);
         match failure {
             Some(failure) => eprintln!("{bug:?}: found after {} crash states: {failure}", counts.states),
             None => {

@@ -148,6 +148,12 @@ pub struct Kinds {
     pub stops_beside: u64,
     /// Caches that were marked as not dirty while they were served.
     pub withdrawn: u64,
+    /// Caches that grew while they were served.
+    pub grown: u64,
+    /// Caches that shrank while they were served.
+    pub shrunk: u64,
+    /// Shrinks that were called off.
+    pub shrinks_called_off: u64,
 }
 
 impl Kinds {
@@ -160,6 +166,9 @@ impl Kinds {
         self.damages += other.damages;
         self.stops_beside += other.stops_beside;
         self.withdrawn += other.withdrawn;
+        self.grown += other.grown;
+        self.shrunk += other.shrunk;
+        self.shrinks_called_off += other.shrinks_called_off;
     }
 }
 
@@ -545,6 +554,7 @@ impl Living<'_> {
             under_way: Cell::new(0),
             damages: Cell::new(0),
             withdrawn: Cell::new(0),
+            resized: Cell::default(),
             failure: Cell::new(None),
         }))
     }
@@ -582,6 +592,7 @@ impl Living<'_> {
         self.did.add(&opening.stats().counts);
         self.kinds.damages += opening.damages.get();
         self.kinds.withdrawn += opening.withdrawn.get();
+        self.kinds.add(&opening.resized.get());
         opening.failure.take().map_or(Ok(()), Err)
     }
 

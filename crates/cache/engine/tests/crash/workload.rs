@@ -82,6 +82,12 @@ pub enum Op {
     Clean,
     /// The same in write-through, and then mark the cache as not dirty, if nothing is.
     Withdraw,
+    /// Use all of the cache device but for so many regions of each shard, at most as many as can be missing. A shrink is called
+    /// off after this time.
+    Resize {
+        gone: u64,
+        patience_ms: u64,
+    },
     /// Permanently flip a bit of the cache device, this far behind the superblocks.
     Rot {
         ppm: u64,
@@ -102,6 +108,7 @@ impl Op {
             self,
             Self::Mode(_)
                 | Self::Withdraw
+                | Self::Resize { .. }
                 | Self::Policy(_)
                 | Self::Cutoff { .. }
                 | Self::Rot { .. }
@@ -418,6 +425,19 @@ pub fn withdraw(steps: &mut Vec<Step>, rng: &mut Rng) {
     for _ in 0..2 + rng.below(3) {
         insert(steps, Op::Withdraw, rng);
         insert(steps, Op::Mode(Mode::WriteBack), rng);
+    }
+}
+
+/// Inserts changes of the cache's size between requests.
+pub fn with_resizes(scenario: &mut Scenario) {
+    let rng = &mut Rng::new(scenario.seed ^ 0x517e);
+    for _ in 0..2 + rng.below(4) {
+        let gone = rng.below(5);
+        let patience_ms = match rng.below(4) {
+            0 => rng.below(50),
+            _ => 60_000,
+        };
+        insert(&mut scenario.steps, Op::Resize { gone, patience_ms }, rng);
     }
 }
 

@@ -10,4 +10,7 @@ pub(super) struct ReclaimedRegions {
     /// The last free region, which takes the blocks moved from the victim. Its contents do not count while the victim's do,
     /// so a crash leaves it free: there is always space to finish a reclaim.
     pub(super) recovering: Option<u32>,
+    /// It counts from the next write of the manifest on. Until the victim is free, clients append nothing to it, even if other
+    /// regions have become free.
+    pub(super) settling: bool,
 }

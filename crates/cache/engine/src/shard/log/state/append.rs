@@ -31,9 +31,10 @@ impl State {
         let for_reclaim = class == Class::Reclaim;
         let held = self.held_for_reclaim && self.regions.free_for_reclaim() < FREE_REGIONS_RESERVED;
         // Recovery ignores this region until the reclaim has ended.
-        if !for_reclaim && (held || self.reclaim.recovering.is_some()) {
+        let ignored = self.reclaim.recovering.is_some() || self.reclaim.settling;
+        if !for_reclaim && (held || ignored) {
             // Wakes reclaim, which must end first.
-            self.starving |= self.reclaim.recovering.is_some();
+            self.starving |= ignored;
             return None;
         }
         let bytes = what.fragment_bytes();

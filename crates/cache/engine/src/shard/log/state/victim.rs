@@ -111,7 +111,9 @@ impl State {
     /// All blocks of the victim that must be kept are stable elsewhere. Returns the region that took them, if its contents
     /// must count before the victim is free.
     pub(in crate::shard::log) fn end_recovering(&mut self) -> Option<u32> {
-        self.reclaim.recovering.take()
+        let region = self.reclaim.recovering.take();
+        self.reclaim.settling |= region.is_some();
+        region
     }
 
     /// Nothing in the victim counts any more.
