@@ -8,6 +8,10 @@
 //! > {"v":1,"cmd":"set-until-restart","mode":".."}    the same, not stored
 //! > {"v":1,"cmd":"flush"}                            answered when all that was dirty is on the origin
 //! < {"v":1,"ok":true,"dirty_blocks":0}               written meanwhile, or damaged
+//! > {"v":1,"cmd":"resize","size":1048576}            how much of the cache device to use; without size: all of it
+//! < {"v":1,"ok":true,"shrinking":{..}}               a ShrinkProgress: not done yet
+//! > {"v":1,"cmd":"continue-resize"}                  asked again and again, or the cache keeps its size
+//! < {"v":1,"ok":true,"resized":{..}}                 a ResizeReport: done
 //! > {"v":1,"cmd":"detach"}                           the same, and write-through from now on; then stop
 //! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once
 //! < {"v":1,"ok":true,"dirty_blocks":0}               what the origin lacks; not known at once
@@ -22,7 +26,7 @@ use flaz_engine::settings::Settings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::report::StatusReport;
+use crate::report::{ResizeReport, ShrinkProgress, StatusReport};
 use crate::settings::SettingsPatch;
 
 /// Version of the protocol.
@@ -44,6 +48,14 @@ pub enum Request {
     SetUntilRestart(SettingsPatch),
     /// Write all dirty blocks to the origin.
     Flush {},
+    /// Use more of the cache device, or less of it.
+    Resize {
+        /// Bytes; `None`: all of the device.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size: Option<u64>,
+    },
+    /// Report how far the cache is that becomes smaller.
+    ContinueResize {},
     /// Write all dirty blocks to the origin, set write-through, and leave an empty cache at the stop that follows.
     Detach {},
     /// Stop cleanly.
@@ -78,6 +90,10 @@ pub enum Reply {
         /// After a flush: blocks written in the meantime, or damaged.
         dirty_blocks: u64,
     },
+    /// To a resize: it is done.
+    Resized(ResizeReport),
+    /// To a resize: it is not done yet.
+    Shrinking(ShrinkProgress),
     /// Done; or begun, for a stop that does not wait.
     Done,
     /// To a stop: it was not begun, because of these users.
@@ -104,6 +120,10 @@ struct Wire {
     dirty_blocks: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     users: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resized: Option<ResizeReport>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shrinking: Option<ShrinkProgress>,
 }
 
 /// Why a line is not a valid request or reply, with a message for the user.
@@ -176,6 +196,14 @@ impl Reply {
                 dirty_blocks: Some(dirty_blocks),
                 ..
             } => Self::Left { dirty_blocks },
+            Wire {
+                resized: Some(report),
+                ..
+            } => Self::Resized(report),
+            Wire {
+                shrinking: Some(progress),
+                ..
+            } => Self::Shrinking(progress),
             Wire { .. } => Self::Done,
         })
     }
@@ -191,11 +219,15 @@ impl Reply {
             settings: None,
             dirty_blocks: None,
             users: None,
+            resized: None,
+            shrinking: None,
         };
         match self {
             Self::Status(status) => wire.status = Some(status.clone()),
             Self::Settings(settings) => wire.settings = Some(settings.clone()),
             Self::Left { dirty_blocks } => wire.dirty_blocks = Some(*dirty_blocks),
+            Self::Resized(report) => wire.resized = Some(*report),
+            Self::Shrinking(progress) => wire.shrinking = Some(*progress),
             Self::Done => {}
             Self::InUse { users } => {
                 wire.ok = false;
@@ -252,6 +284,9 @@ mod tests {
             Request::SetUntilRestart(patch),
             Request::Flush {},
             Request::Detach {},
+            Request::Resize { size: None },
+            Request::Resize { size: Some(1 << 40) },
+            Request::ContinueResize {},
             Request::Stop {
                 wait: false,
                 force: false,
@@ -297,6 +332,7 @@ mod tests {
             (r#"{"cmd":"set","moed":"write-around"}"#, "moed"),
             (r#"{"cmd":"set","codec":"zstd:99"}"#, "-7"),
             (r#"{"cmd":"stop","wait":3}"#, "boolean"),
+            (r#"{"cmd":"resize","size":-1}"#, "u64"),
         ] {
             let error = Request::parse(line).expect_err(line).to_string();
             assert!(error.contains(word), "{line}: {error}");
@@ -331,6 +367,16 @@ mod tests {
             Reply::Status(Box::new(crate::report::example::example())),
             Reply::Settings(settings),
             Reply::Done,
+            Reply::Resized(ResizeReport {
+                size_before_bytes: 1 << 30,
+                size_bytes: 2 << 30,
+                regions_before: 100,
+                regions: 200,
+            }),
+            Reply::Shrinking(ShrinkProgress {
+                regions_left: 7,
+                dirty_bytes_left: 4096,
+            }),
             Reply::InUse {
                 users: vec!["process 7 (nbdcopy)".to_owned()],
             },

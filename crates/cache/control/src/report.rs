@@ -492,6 +492,28 @@ pub struct FlushReport {
     pub dirty_blocks: u64,
 }
 
+/// The result of `flaz resize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ResizeReport {
+    /// Bytes of the cache device that the cache used before.
+    pub size_before_bytes: u64,
+    /// Bytes of the cache device that the cache uses now.
+    pub size_bytes: u64,
+    /// Number of regions before.
+    pub regions_before: u64,
+    /// Number of regions now.
+    pub regions: u64,
+}
+
+/// How far a cache is that becomes smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShrinkProgress {
+    /// Regions in use that the cache still has to give up.
+    pub regions_left: u64,
+    /// Bytes of dirty data to write to the origin before, because they do not fit in the smaller cache.
+    pub dirty_bytes_left: u64,
+}
+
 /// The result of `flaz remove-device`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct RemovedDeviceReport {

@@ -1,5 +1,7 @@
 //! The running cache: how it is opened, the threads that drive it, and how it is closed.
 
+mod resize;
+
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,6 +53,8 @@ pub const CLEAN_WITHIN: Duration = Duration::from_secs(48 * 3600);
 /// Maximum number of further writeback passes in a detach, for writes that arrive while it begins.
 const CLEAN_TURNS_MAX: u32 = 3;
 
+pub use resize::Resize;
+
 /// How long a change of settings lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
@@ -64,8 +68,10 @@ pub enum Lasting {
 pub struct Daemon {
     spec: ServeSpec,
     settings: Mutex<Settings>,
-    /// The cache device and the fixed properties of the cache.
-    cache_report: CacheReport,
+    /// The cache device and the layout of the cache.
+    cache_report: Mutex<CacheReport>,
+    /// The change of the size under way. Locked after `lifecycle`.
+    resize: Mutex<Option<resize::Waited>>,
     origin_report: OriginReport,
     /// Why the origin cannot be written.
     origin_protection: Option<String>,
@@ -83,6 +89,8 @@ pub struct Daemon {
 /// The devices of a cache and the host record, from which each thread makes its [`Surroundings`].
 struct Devices {
     cache: HostDevice,
+    /// The same device at full speed.
+    cache_file: FileDevice,
     origin: HostDevice,
     state: Arc<StateFile>,
     /// Time limit of a cache device operation; `None`: no limit.
@@ -169,6 +177,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     }
     let devices = Devices {
         cache,
+        cache_file,
         origin: HostDevice::new(origin_file, spec.emulate_origin),
         state,
         device_timeout: spec.device_timeout,
@@ -204,7 +213,8 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     Ok(Daemon {
         spec: spec.clone(),
         settings: Mutex::new(settings),
-        cache_report: cache_report(&spec.cache, lifecycle.superblock()),
+        cache_report: Mutex::new(cache_report(&spec.cache, lifecycle.superblock())),
+        resize: Mutex::default(),
         origin_report: OriginReport {
             path: origin_path,
             size_bytes: lifecycle.superblock().geometry.origin_len,
@@ -365,10 +375,11 @@ impl Daemon {
             cleaning.extend_from_slice(&part.cleaning);
         }
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.cache_report.lock().unwrap_or_else(PoisonError::into_inner);
         let facts = Facts {
             spec: &self.spec,
             settings: settings.clone(),
-            cache: &self.cache_report,
+            cache: &cache,
             origin: &self.origin_report,
             origin_protection: self.origin_protection.as_deref(),
             started: self.started,
@@ -456,6 +467,7 @@ impl Daemon {
         if let Err(error) = self.settle() {
             tracing::warn!("the cache stays marked as dirty: {error}");
         }
+        self.call_off_abandoned();
     }
 
     /// Marks the cache as not dirty, once the mode is not write-back and the origin has every block: then damage to the cache

@@ -48,7 +48,7 @@ mod timed;
 mod worker;
 
 pub use block_device::{BlockDeviceSpec, DriverSpec, RemovedDevice, UBLK_DEPTH_DEFAULT, remove_device};
-pub use daemon::{CLEAN_WITHIN, Daemon, start};
+pub use daemon::{CLEAN_WITHIN, Daemon, Resize, start};
 pub use error::HostError;
 pub use filesystem::utc;
 pub use offline::{IdleCache, check, create, dump, identify, idle_cache, offline_status, refuse_to_wait};

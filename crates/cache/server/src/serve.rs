@@ -21,7 +21,7 @@ use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::daemon::{Daemon, HOUSEKEEP_EVERY, Lasting, start};
+use crate::daemon::{Daemon, HOUSEKEEP_EVERY, Lasting, Resize, start};
 use crate::error::HostError;
 use crate::life::{Life, Reason, STILL_STARTING};
 use crate::metrics::{Exporter, Identity, Scrape, page};
@@ -277,6 +277,8 @@ impl Handler {
                 let dirty_blocks = self.running()?.clean().map_err(|error| chain(error.as_ref()))?;
                 Ok(Reply::Left { dirty_blocks })
             }
+            Request::Resize { size } => resized(self.running()?.resize(size)),
+            Request::ContinueResize {} => resized(self.running()?.continue_resize()),
             Request::Detach {} => {
                 self.running()?.detach().map_err(|error| chain(error.as_ref()))?;
                 self.life.ask_to_stop(Reason::Detached);
@@ -298,6 +300,13 @@ impl Handler {
             }
         }
     }
+}
+
+fn resized(outcome: Result<Resize, HostError>) -> Result<Reply, String> {
+    Ok(match outcome.map_err(|error| chain(error.as_ref()))? {
+        Resize::Done(report) => Reply::Resized(report),
+        Resize::Shrinking(progress) => Reply::Shrinking(progress),
+    })
 }
 
 impl ControlHandler for Handler {

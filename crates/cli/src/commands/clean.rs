@@ -79,8 +79,34 @@ pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
     output::confirm("detached: the origin is complete and the cache is empty\n")
 }
 
-/// Opens a cache that is not running, calls a function with it, and stops it.
+/// Opens a cache that is not running, calls a function that writes dirty blocks, and stops it.
 fn alone<T>(
+    cache: &Path,
+    idle: &IdleArgs,
+    what: impl FnOnce(&Daemon) -> Result<T, HostError>,
+) -> Result<T, HostError> {
+    with_idle(cache, idle, |daemon| {
+        // Only for a message: if the count is unavailable, writeback will fail as well and report it.
+        if let Ok(report) = daemon.status() {
+            let left = report.live.map_or(0, |live| live.write_back.dirty_blocks);
+            tracing::info!(
+                "{} of dirty data to write to the origin",
+                HumanBytes(left * BLOCK_BYTES as u64)
+            );
+        }
+        let done = AtomicBool::new(false);
+        let left = || Some(daemon.status().ok()?.live?.write_back.dirty_bytes);
+        std::thread::scope(|scope| {
+            scope.spawn(|| watch(left, &done));
+            let result = what(daemon);
+            done.store(true, Ordering::Relaxed);
+            result
+        })
+    })
+}
+
+/// Opens a cache that is not running, calls a function with it, and stops it.
+pub(super) fn with_idle<T>(
     cache: &Path,
     idle: &IdleArgs,
     what: impl FnOnce(&Daemon) -> Result<T, HostError>,
@@ -113,22 +139,7 @@ fn alone<T>(
         let _ = tell.send(error);
     });
     let daemon = host::start(&spec, failed)?;
-    // Only for a message: if the count is unavailable, writeback will fail as well and report it.
-    if let Ok(report) = daemon.status() {
-        let left = report.live.map_or(0, |live| live.write_back.dirty_blocks);
-        tracing::info!(
-            "{} of dirty data to write to the origin",
-            HumanBytes(left * BLOCK_BYTES as u64)
-        );
-    }
-    let done = AtomicBool::new(false);
-    let left = || Some(daemon.status().ok()?.live?.write_back.dirty_bytes);
-    let result = std::thread::scope(|scope| {
-        scope.spawn(|| watch(left, &done));
-        let result = what(&daemon);
-        done.store(true, Ordering::Relaxed);
-        result
-    });
+    let result = what(&daemon);
     let stopped = daemon.shutdown();
     if let Ok(error) = failures.try_recv() {
         return Err(error);

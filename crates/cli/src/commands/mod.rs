@@ -10,6 +10,7 @@ mod list;
 pub(crate) mod output;
 pub(crate) mod output_file;
 mod remove_device;
+mod resize;
 mod schemas;
 mod serve;
 mod set;
@@ -34,6 +35,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Top(args) => crate::top::run(&args),
         Command::Set(args) => set::run(&args),
         Command::Flush(args) => clean::flush(&args),
+        Command::Resize(args) => resize::run(&args),
         Command::Detach(args) => clean::detach(&args),
         Command::Stop(args) => stop::run(&args),
         Command::RemoveDevice(args) => remove_device::run(&args),

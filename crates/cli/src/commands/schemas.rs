@@ -15,7 +15,9 @@ use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
 use super::list::ListReport;
-use crate::report::{CheckReport, CreateReport, DumpRecord, FlushReport, RemovedDeviceReport, StatusReport};
+use crate::report::{
+    CheckReport, CreateReport, DumpRecord, FlushReport, RemovedDeviceReport, ResizeReport, StatusReport,
+};
 
 /// The end of the name of a schema's file, after the words of the command.
 pub const SUFFIX: &str = ".schema.json";
@@ -29,6 +31,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("list", of::<ListReport>()),
         ("set", of::<Settings>()),
         ("flush", of::<FlushReport>()),
+        ("resize", of::<ResizeReport>()),
         ("remove-device", of::<RemovedDeviceReport>()),
         ("check", of::<CheckReport>()),
         ("dump", of::<DumpRecord>()),

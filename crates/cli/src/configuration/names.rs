@@ -19,6 +19,7 @@ pub fn resolve(command: &mut Command) -> Result<(), Failure> {
         Command::Status(args) => target(&mut args.target, None),
         Command::Set(args) => set(args),
         Command::Flush(args) => target(&mut args.target, Some(&mut args.idle)),
+        Command::Resize(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Detach(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Stop(args) => target(&mut args.target, None),
         Command::Check(args) => cache(&mut args.cache),

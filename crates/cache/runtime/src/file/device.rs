@@ -8,7 +8,7 @@ use super::handle::FileDevice;
 
 impl Device for FileDevice {
     fn len(&self) -> u64 {
-        self.inner.len
+        self.bytes()
     }
 
     fn alignment(&self) -> u32 {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flaz_device::{DeviceError, DeviceOp, IoBuf};
 
@@ -31,8 +31,8 @@ pub(super) struct Inner {
     pub fd: OwnedFd,
     pub path: PathBuf,
     pub kind: Kind,
-    /// In bytes, a multiple of the alignment.
-    pub len: u64,
+    /// In bytes, a multiple of the alignment, as measured last.
+    pub len: AtomicU64,
     pub alignment: u32,
     pub direct: bool,
     /// RWF_DSYNC makes a write stable here; elsewhere a flush follows it.
@@ -55,11 +55,11 @@ impl fmt::Debug for FileDevice {
         let Inner {
             path,
             kind,
-            len,
             alignment,
             direct,
             ..
         } = &*self.inner;
+        let len = self.bytes();
         write!(
             f,
             "FileDevice({kind} {}, {len} bytes, alignment {alignment}, direct {direct})",
@@ -93,6 +93,11 @@ impl FileDevice {
         &self.inner.identity
     }
 
+    /// The length as measured last.
+    pub(super) fn bytes(&self) -> u64 {
+        self.inner.len.load(Ordering::Relaxed)
+    }
+
     pub(super) fn raw_fd(&self) -> RawFd {
         self.inner.fd.as_raw_fd()
     }
@@ -102,8 +107,8 @@ impl FileDevice {
         let alignment = u64::from(self.inner.alignment);
         let message = if !offset.is_multiple_of(alignment) || !len.is_multiple_of(alignment) {
             format!("offset and length must be multiples of {alignment}")
-        } else if offset.checked_add(len).is_none_or(|end| end > self.inner.len) {
-            format!("the device ends at {}", self.inner.len)
+        } else if offset.checked_add(len).is_none_or(|end| end > self.bytes()) {
+            format!("the device ends at {}", self.bytes())
         } else {
             return Ok(());
         };

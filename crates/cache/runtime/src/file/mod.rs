@@ -12,6 +12,7 @@
 //! | `identity` | the identity of a file or device |
 //! | `stable` | writes that are stable when they return, and flushes |
 //! | `zero` | discard and write-zeroes, with substitutes if they are not supported |
+//! | `resize` | noticing another size, and changing that of a file |
 //! | `status` | holes |
 //! | `device` | the [`Device`](flaz_device::Device) implementation |
 
@@ -21,6 +22,7 @@ mod identity;
 mod kind;
 mod lock;
 mod open;
+mod resize;
 mod stable;
 mod status;
 mod zero;

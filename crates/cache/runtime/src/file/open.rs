@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use flaz_device::IoBuf;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
@@ -173,7 +173,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
         fd,
         path: path.into(),
         kind,
-        len,
+        len: AtomicU64::new(len),
         alignment,
         direct,
         dsync_honoured,
@@ -200,7 +200,7 @@ fn kind_of(file_type: FileType) -> Result<Kind, &'static str> {
 }
 
 /// The length that can be used of `bytes` bytes, with a warning if the end cannot.
-fn usable_len(path: &Path, bytes: u64, alignment: u32) -> u64 {
+pub(super) fn usable_len(path: &Path, bytes: u64, alignment: u32) -> u64 {
     let len = bytes - bytes % u64::from(alignment);
     if len != bytes {
         tracing::warn!(

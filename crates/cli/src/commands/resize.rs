@@ -1,0 +1,141 @@
+//! `flaz resize`: use more of the cache device, or less of it.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::clean::with_idle;
+use super::{output, target};
+use crate::args::ResizeArgs;
+use crate::control::{Client, Reply, Request};
+use crate::error::Failure;
+use crate::host::Resize;
+use crate::report::{ResizeReport, ShrinkProgress};
+use crate::size::HumanBytes;
+
+/// How long the daemon may take for one step: a file may have to be allocated.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3600);
+/// Interval between two steps of a cache that becomes smaller.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Runs `flaz resize`.
+///
+/// # Errors
+/// The cache cannot have this size, or cannot be reached or opened.
+pub fn run(args: &ResizeArgs) -> Result<(), Failure> {
+    let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
+    let report = if let Some(mut client) = target::find(cache, control)? {
+        let begin = ask(&mut client, &Request::Resize { size: args.size });
+        to_the_end(begin, || ask(&mut client, &Request::ContinueResize {}))?
+    } else {
+        let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
+        with_idle(cache, &args.idle, |daemon| {
+            to_the_end(daemon.resize(args.size), || daemon.continue_resize())
+        })
+        .map_err(Failure::host("resize", cache))?
+    };
+    if args.json {
+        return output::print_json(&report, true);
+    }
+    output::confirm(&text(&report))
+}
+
+fn ask(client: &mut Client, request: &Request) -> Result<Resize, Failure> {
+    match client.ask(request, ANSWER_WITHIN)? {
+        Reply::Resized(report) => Ok(Resize::Done(report)),
+        Reply::Shrinking(progress) => Ok(Resize::Shrinking(progress)),
+        _ => Err(client.unexpected("resize").into()),
+    }
+}
+
+/// Asks for the next step until the cache has its new size, with a progress bar on a terminal.
+fn to_the_end<E>(
+    begin: Result<Resize, E>,
+    mut next: impl FnMut() -> Result<Resize, E>,
+) -> Result<ResizeReport, E> {
+    let mut bar = None;
+    let mut step = begin?;
+    let report = loop {
+        match step {
+            Resize::Done(report) => break report,
+            Resize::Shrinking(progress) => show(bar.get_or_insert_with(new_bar), &progress),
+        }
+        std::thread::sleep(LOOK);
+        step = next()?;
+    };
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    Ok(report)
+}
+
+/// Hidden if standard error is not a terminal.
+fn new_bar() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg} {wide_bar} {percent:>3}%")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style)
+}
+
+fn show(bar: &ProgressBar, progress: &ShrinkProgress) {
+    let (left, what) = match progress.dirty_bytes_left {
+        0 => (progress.regions_left, "emptying regions"),
+        bytes => (bytes, "writing to the origin"),
+    };
+    if bar.message() != what {
+        bar.set_message(what);
+        bar.set_length(0);
+    }
+    bar.set_length(bar.length().unwrap_or(0).max(left));
+    bar.set_position(bar.length().unwrap_or(0) - left);
+}
+
+/// The result, for people.
+fn text(report: &ResizeReport) -> String {
+    let now = format!("{}, {} regions", HumanBytes(report.size_bytes), report.regions);
+    if report.size_bytes == report.size_before_bytes {
+        return format!("unchanged: the cache already uses {now}\n");
+    }
+    format!(
+        "resized: {now} (before: {}, {} regions)\n",
+        HumanBytes(report.size_before_bytes),
+        report.regions_before
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shrinking(regions_left: u64) -> Resize {
+        Resize::Shrinking(ShrinkProgress {
+            regions_left,
+            dirty_bytes_left: 0,
+        })
+    }
+
+    #[test]
+    fn steps_go_on_until_one_is_the_last() {
+        let report = ResizeReport {
+            size_before_bytes: 2 << 30,
+            size_bytes: 1 << 30,
+            regions_before: 200,
+            regions: 100,
+        };
+        let mut left = vec![Ok(Resize::Done(report)), Ok(shrinking(1))];
+        let found = to_the_end(Ok(shrinking(2)), || left.pop().expect("it has ended"));
+        assert_eq!(found, Ok::<_, ()>(report));
+        assert_eq!(
+            to_the_end(Ok(shrinking(2)), || Err("called off")),
+            Err("called off")
+        );
+        assert_eq!(
+            text(&report),
+            "resized: 1.00 GiB, 100 regions (before: 2.00 GiB, 200 regions)\n"
+        );
+        let unchanged = ResizeReport {
+            size_before_bytes: 1 << 30,
+            ..report
+        };
+        assert!(text(&unchanged).starts_with("unchanged"));
+    }
+}
