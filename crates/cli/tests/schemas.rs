@@ -373,6 +373,7 @@ fn the_json_of_caches_follows_its_schema() {
     follows("status", &json(folder, "status cache --json"));
     follows("check", &json(folder, "check cache --json"));
     follows("flush", &json(folder, "flush cache --json"));
+    follows("resize", &json(folder, "resize cache --size 20M --json"));
     let dump = output(folder, "dump cache --json");
     assert!(dump.lines().count() > 3, "{dump}");
     for line in dump.lines() {

@@ -30,6 +30,9 @@ impl ControlHandler for Fake {
             Request::Status {} => Reply::Status(Box::new(example())),
             Request::Set(_) | Request::SetUntilRestart(_) => Reply::Refused("not on a Sunday".to_owned()),
             Request::Flush {} => Reply::Left { dirty_blocks: 3 },
+            Request::Resize { .. } | Request::ContinueResize {} => {
+                Reply::Refused("not on a Sunday".to_owned())
+            }
             Request::Stop { .. } | Request::Detach {} => {
                 std::thread::sleep(STOP_TAKES);
                 Reply::Done

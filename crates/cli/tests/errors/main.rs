@@ -6,6 +6,7 @@
 //! The helpers of all commands are at the top of this file.
 
 mod create;
+mod resize;
 mod serve;
 
 use std::ffi::OsStr;
@@ -17,6 +18,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use flaz_cli::control::{ControlHandler, Reply, Request, Server};
+use flaz_cli::report::ShrinkProgress;
 
 const SIZE: u64 = 32 << 20;
 const FAILURE: i32 = 1;
@@ -302,6 +304,11 @@ impl ControlHandler for Fake {
                 Reply::Refused("the cache device failed: settings cannot be changed".to_owned())
             }
             Request::Flush {} | Request::Detach {} => Reply::Refused("the origin has no room".to_owned()),
+            Request::Resize { .. } => Reply::Shrinking(ShrinkProgress {
+                regions_left: 7,
+                dirty_bytes_left: 0,
+            }),
+            Request::ContinueResize {} => Reply::Refused("it was called off".to_owned()),
             Request::Stop { .. } => Reply::Refused("the cache was not closed cleanly: no space".to_owned()),
         }
     }
@@ -328,6 +335,9 @@ fn a_refusal_of_the_daemon_is_reported() {
     scratch
         .run("stop --control s")
         .refused(FAILURE, &["not closed cleanly: no space"]);
+    scratch
+        .run("resize --control s")
+        .refused(FAILURE, &["the daemon reports: it was called off"]);
     server.close();
 }
 

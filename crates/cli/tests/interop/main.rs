@@ -20,6 +20,7 @@ mod postgres;
 mod protected;
 mod qemu;
 mod reclaim;
+mod resize;
 mod restart;
 mod settings;
 mod soak;

@@ -1,8 +1,11 @@
 //! Why a cache could not be created, opened or stopped.
 
+use std::ops::RangeInclusive;
+
 use flaz_device::DeviceError;
 
 use crate::format::FormatError;
+use crate::format::geometry::GROWTH_MAX;
 use crate::host_record::OtherCache;
 use crate::shard::{ImageError, RecoverError};
 
@@ -147,8 +150,18 @@ pub enum ResizeError {
         found: u64,
     },
     /// The layout does not permit this size.
-    #[error("the cache cannot have this size: {0}")]
-    Size(FormatError),
+    #[error(
+        "expected a size of {} to {} ({GROWTH_MAX} times the size at creation), found {}: choose another size, or recreate the \
+         cache", sized(*least, true), sized(*most, false), sized(*found, false)
+    )]
+    Size {
+        /// Fewest bytes.
+        least: u64,
+        /// Most bytes.
+        most: u64,
+        /// Bytes asked for.
+        found: u64,
+    },
     /// Another change of the size is under way.
     #[error(
         "the cache is being made smaller already: wait for the end of that `flaz resize`, or interrupt it"
@@ -171,6 +184,24 @@ pub enum ResizeError {
         /// How many too many.
         bytes: u64,
     },
+}
+
+impl ResizeError {
+    /// A cache cannot have `found` bytes; it can have `possible` ones.
+    #[must_use]
+    pub fn size(possible: &RangeInclusive<u64>, found: u64) -> Self {
+        let (least, most) = (*possible.start(), *possible.end());
+        Self::Size { least, most, found }
+    }
+}
+
+/// A size as an option takes it, rounded up or down to three digits or more.
+fn sized(bytes: u64, up: bool) -> String {
+    let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let unit = units.iter().find(|(unit, _)| bytes / unit >= 100);
+    let (unit, name) = unit.copied().unwrap_or((1, ""));
+    let count = if up { bytes.div_ceil(unit) } else { bytes / unit };
+    format!("{count}{name}")
 }
 
 /// Why the log of a cache with dirty blocks cannot be used.

@@ -62,7 +62,8 @@ impl Lifecycle {
             return Err(ResizeError::DeviceTooSmall { expected, found }.into());
         }
         let before = self.superblock.geometry;
-        let after = before.resized(device_len).map_err(ResizeError::Size)?;
+        let after = before.resized(device_len);
+        let after = after.map_err(|possible| ResizeError::size(&possible, device_len))?;
         if after.regions_per_shard < before.regions_per_shard {
             if planted(PlantedBug::ShrunkEarly) {
                 self.store_sizes(around, shards, after).await?;

@@ -10,7 +10,7 @@
 //!          region 0 of shard 0, of shard 1, ...; region 1 of shard 0, of shard 1, ...
 //! ```
 
-use std::ops::Deref;
+use std::ops::{Deref, RangeInclusive};
 
 use crate::format::FormatError;
 use crate::format::layout::Layout;
@@ -212,29 +212,20 @@ impl Geometry {
     /// The same cache on `device_len` bytes of its device: with more regions, or with fewer.
     ///
     /// # Errors
-    /// [`FormatError::Field`]: so many bytes are too few, or too many for the layout. It names the accepted values.
-    pub fn resized(&self, device_len: u64) -> Result<Self, FormatError> {
-        let sized = |regions_per_shard| {
-            let end = self.region_offset(0, regions_per_shard);
-            (end, regions_per_shard)
-        };
-        let ((least, _), (most, _)) = (sized(REGIONS_MIN), sized(self.regions_max));
+    /// The sizes that it can have, in bytes.
+    pub fn resized(&self, device_len: u64) -> Result<Self, RangeInclusive<u64>> {
         let row = self.region_bytes * u64::from(self.shard_count);
-        let regions = device_len.saturating_sub(self.data_offset()) / row;
-        if device_len < least || regions > u64::from(self.regions_max) {
-            return fail(
-                "size",
-                format!(
-                    "{} to {} bytes (at most {GROWTH_MAX} times the size at creation; for another size, recreate the cache)",
-                    least,
-                    most + row - 1
-                ),
-                format!("{device_len} bytes"),
-            );
+        let least = self.region_offset(0, REGIONS_MIN);
+        // So many times any size that gave the cache its regions; what the metadata takes of it is not used.
+        let at_creation = self.region_offset(0, self.regions_max.div_ceil(GROWTH_MAX)) + row - 1;
+        let most = at_creation.saturating_mul(u64::from(GROWTH_MAX));
+        if !(least..=most).contains(&device_len) {
+            return Err(least..=most);
         }
+        let regions = (device_len - self.data_offset()) / row;
         Ok(Self {
             device_len,
-            regions_per_shard: regions as u32,
+            regions_per_shard: regions.min(self.regions_max.into()) as u32,
             ..*self
         })
     }
@@ -420,6 +411,24 @@ mod tests {
             let plan = Geometry::plan(len, 512, 100 << 30, GeometryOptions::default()).expect("fits");
             assert!(plan.end() <= len);
             assert!(plan.regions_per_shard >= REGIONS_MIN);
+        }
+    }
+
+    #[test]
+    fn a_cache_can_grow_to_eight_times_its_size() {
+        for len in [8 << 20, (1 << 30) + 4096, 64 << 30] {
+            let plan = Geometry::plan(len, 512, 1 << 40, GeometryOptions::default()).expect("fits");
+            assert_eq!(plan.resized(len), Ok(plan));
+            let largest = plan.resized(8 * len).expect("eight times");
+            assert_eq!(largest.regions_per_shard, plan.regions_max);
+            let sizes = plan.resized(9 * len).expect_err("nine times");
+            let least = plan.resized(*sizes.start()).expect("the least");
+            assert_eq!(least.regions_per_shard, REGIONS_MIN);
+            assert_eq!(plan.resized(sizes.start() - 1), Err(sizes.clone()));
+            for resized in [least, largest, plan.resized(*sizes.end()).expect("the most")] {
+                assert_eq!(resized.layout, plan.layout);
+                assert_eq!(resized.check(resized.device_len), Ok(()));
+            }
         }
     }
 

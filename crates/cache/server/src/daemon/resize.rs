@@ -59,7 +59,8 @@ impl Daemon {
         let target = size.unwrap_or(present) / alignment * alignment;
         // Before the file grows.
         let geometry = &lifecycle.superblock().geometry;
-        geometry.resized(target).map_err(ResizeError::Size)?;
+        let possible = geometry.resized(target);
+        possible.map_err(|possible| ResizeError::size(&possible, target))?;
         let grows = file.kind() == Kind::File && target > present;
         if grows {
             self.grow_file(present, target)?;
