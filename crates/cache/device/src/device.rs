@@ -74,7 +74,7 @@ impl DeviceError {
     reason = "devices are driven by one thread each; no Send bound is wanted"
 )]
 pub trait Device: 'static {
-    /// Size in bytes.
+    /// Size in bytes. It may grow, but it does not shrink.
     fn len(&self) -> u64;
 
     /// Whether the size is zero.

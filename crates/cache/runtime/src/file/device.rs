@@ -8,7 +8,7 @@ use super::handle::FileDevice;
 
 impl Device for FileDevice {
     fn len(&self) -> u64 {
-        self.bytes()
+        self.known_len()
     }
 
     fn alignment(&self) -> u32 {

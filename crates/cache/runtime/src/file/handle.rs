@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flaz_device::{DeviceError, DeviceOp, IoBuf};
+use rustix::fs::SeekFrom;
 
 use super::identity::Identity;
 use super::kind::Kind;
@@ -31,7 +32,7 @@ pub(super) struct Inner {
     pub fd: OwnedFd,
     pub path: PathBuf,
     pub kind: Kind,
-    /// In bytes, a multiple of the alignment, as measured last.
+    /// In bytes, a multiple of the alignment. It only grows: see [`FileDevice::measure`].
     pub len: AtomicU64,
     pub alignment: u32,
     pub direct: bool,
@@ -59,11 +60,11 @@ impl fmt::Debug for FileDevice {
             direct,
             ..
         } = &*self.inner;
-        let len = self.bytes();
         write!(
             f,
-            "FileDevice({kind} {}, {len} bytes, alignment {alignment}, direct {direct})",
-            path.display()
+            "FileDevice({kind} {}, {} bytes, alignment {alignment}, direct {direct})",
+            path.display(),
+            self.known_len()
         )
     }
 }
@@ -81,6 +82,25 @@ impl FileDevice {
         &self.inner.path
     }
 
+    /// Asks the system for the size now. If the file or device has grown, its length is the new one from now on, for all clones;
+    /// if it has shrunk, the length stays, and operations beyond the end fail.
+    ///
+    /// Returns the bytes that can be used: a multiple of the alignment.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn measure(&self) -> io::Result<u64> {
+        let bytes = rustix::fs::seek(&self.inner.fd, SeekFrom::End(0))?;
+        let len = bytes - bytes % u64::from(self.inner.alignment);
+        self.inner.len.fetch_max(len, Ordering::Relaxed);
+        Ok(len)
+    }
+
+    /// The length that was measured last.
+    pub(super) fn known_len(&self) -> u64 {
+        self.inner.len.load(Ordering::Relaxed)
+    }
+
     /// Whether transfers bypass the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {
@@ -93,11 +113,6 @@ impl FileDevice {
         &self.inner.identity
     }
 
-    /// The length as measured last.
-    pub(super) fn bytes(&self) -> u64 {
-        self.inner.len.load(Ordering::Relaxed)
-    }
-
     pub(super) fn raw_fd(&self) -> RawFd {
         self.inner.fd.as_raw_fd()
     }
@@ -107,8 +122,8 @@ impl FileDevice {
         let alignment = u64::from(self.inner.alignment);
         let message = if !offset.is_multiple_of(alignment) || !len.is_multiple_of(alignment) {
             format!("offset and length must be multiples of {alignment}")
-        } else if offset.checked_add(len).is_none_or(|end| end > self.bytes()) {
-            format!("the device ends at {}", self.bytes())
+        } else if offset.checked_add(len).is_none_or(|end| end > self.known_len()) {
+            format!("the device ends at {}", self.known_len())
         } else {
             return Ok(());
         };

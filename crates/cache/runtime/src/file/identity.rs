@@ -37,13 +37,44 @@ const NO_BIRTH: &str =
 const NO_STATX: &str = "its file system reports no attributes, so only its path identifies it";
 const NO_SERIAL: &str = "it has no serial number, so only its name and size identify it";
 
+/// Begins the size in the identity of a disk without a serial number.
+const SIZE: &str = ",bytes=";
+
 impl Identity {
+    /// An identity without the size of the disk, which is part of it only if the disk has no serial number.
+    #[must_use]
+    pub fn without_size(id: &str) -> &str {
+        split(id).map_or(id, |(rest, _)| rest)
+    }
+
+    /// The identity that the device with this one has when it has `bytes` bytes.
+    #[must_use]
+    pub fn with_size(id: &str, bytes: u64) -> String {
+        match split(id) {
+            Some((rest, _)) => format!("{rest}{SIZE}{bytes}"),
+            None => id.to_owned(),
+        }
+    }
+
+    /// Whether `id` may be the device that had the identity `before`, which has grown: a disk of the same name that is larger.
+    #[must_use]
+    pub fn may_have_grown(before: &str, id: &str) -> bool {
+        matches!((split(before), split(id)), (Some(before), Some(now)) if before.0 == now.0 && before.1 < now.1)
+    }
+
     pub(super) fn of(fd: &std::os::fd::OwnedFd, kind: Kind, path: &Path, len: u64) -> Self {
         match kind {
             Kind::File => of_file(fd, path),
             Kind::BlockDevice => of_block_device(fd, path, len),
         }
     }
+}
+
+/// The identity of a disk without a serial number, and the size in it.
+fn split(id: &str) -> Option<(&str, u64)> {
+    let (rest, bytes) = id.rsplit_once(SIZE)?;
+    let is_disk = rest.starts_with("block:name=");
+    is_disk.then_some((rest, bytes.parse().ok()?))
 }
 
 fn of_file(fd: &std::os::fd::OwnedFd, path: &Path) -> Identity {
@@ -131,7 +162,7 @@ fn block_identity(directory: &Path, path: &Path, len: u64) -> Identity {
     };
     // A device with its own name may grow and is still the same.
     let size = match weak {
-        Some(NO_SERIAL) => format!(",bytes={len}"),
+        Some(NO_SERIAL) => format!("{SIZE}{len}"),
         _ => String::new(),
     };
     let id = format!("block:{name}{place}{size}");
@@ -227,6 +258,31 @@ mod tests {
             "{}",
             found.description
         );
+    }
+
+    #[test]
+    fn a_disk_without_a_serial_number_may_have_grown() {
+        let (small, large) = (
+            "block:name=sdz,partition=1,bytes=4096",
+            "block:name=sdz,partition=1,bytes=8192",
+        );
+        assert!(Identity::may_have_grown(small, large));
+        assert!(!Identity::may_have_grown(large, small), "it has shrunk");
+        assert!(!Identity::may_have_grown(small, small));
+        assert!(!Identity::may_have_grown(
+            small,
+            "block:name=sdy,partition=1,bytes=8192"
+        ));
+        assert_eq!(Identity::with_size(small, 8192), large);
+        assert_eq!(Identity::without_size(small), Identity::without_size(large));
+        for other in [
+            "block:serial=x,bytes=1",
+            "file:inode=1,birth=unknown,path=/a,bytes=5",
+        ] {
+            assert_eq!(Identity::with_size(other, 9), other);
+            assert_eq!(Identity::without_size(other), other);
+            assert!(!Identity::may_have_grown(other, large));
+        }
     }
 
     #[test]

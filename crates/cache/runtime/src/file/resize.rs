@@ -11,17 +11,6 @@ use super::kind::Kind;
 use super::open::usable_len;
 
 impl FileDevice {
-    /// Notices the present size of the file or device, for all clones, and returns the bytes that can be used.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn measure(&self) -> io::Result<u64> {
-        let bytes = rustix::fs::seek(&self.inner.fd, SeekFrom::End(0))?;
-        let len = usable_len(&self.inner.path, bytes, self.inner.alignment);
-        self.inner.len.store(len, Ordering::Relaxed);
-        Ok(len)
-    }
-
     /// Makes a file `bytes` long, and notices its size. Where it becomes longer, its space is allocated if `allocated` and if its
     /// file system can do that; a file that then cannot be made so long keeps its size.
     ///
@@ -45,7 +34,8 @@ impl FileDevice {
                 return Err(error.into());
             }
         }
-        self.measure()?;
+        let len = usable_len(&self.inner.path, bytes, self.inner.alignment);
+        self.inner.len.store(len, Ordering::Relaxed);
         Ok(())
     }
 }

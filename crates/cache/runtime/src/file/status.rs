@@ -27,11 +27,11 @@ impl FileDevice {
     pub fn status(&self, offset: u64, len: u64, runs_max: usize) -> io::Result<Vec<Run>> {
         let end = offset
             .checked_add(len)
-            .filter(|end| *end <= self.bytes())
+            .filter(|end| *end <= self.known_len())
             .ok_or_else(|| {
                 let message = format!(
                     "{len} bytes at {offset} are beyond the end of the device at {}",
-                    self.bytes()
+                    self.known_len()
                 );
                 io::Error::new(io::ErrorKind::InvalidInput, message)
             })?;
@@ -67,7 +67,7 @@ impl FileDevice {
         }
         match rustix::fs::seek(&self.inner.fd, SeekFrom::Data(at)) {
             Ok(data) => Ok((data / 512 * 512).max(at)),
-            Err(Errno::NXIO) => Ok(self.bytes()),
+            Err(Errno::NXIO) => Ok(self.known_len()),
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
             Err(error) => Err(error.into()),
         }
@@ -76,11 +76,11 @@ impl FileDevice {
     /// Start of the first hole after `at`, rounded up to a sector.
     fn next_hole(&self, at: u64) -> io::Result<u64> {
         if self.inner.kind == Kind::BlockDevice {
-            return Ok(self.bytes());
+            return Ok(self.known_len());
         }
         match rustix::fs::seek(&self.inner.fd, SeekFrom::Hole(at)) {
             Ok(hole) => Ok(hole.div_ceil(512) * 512),
-            Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(self.bytes()),
+            Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(self.known_len()),
             Err(error) => Err(error.into()),
         }
     }

@@ -64,7 +64,7 @@ impl FileDevice {
         }
         self.inner.no_discard.store(true, Ordering::Relaxed);
         let space = rustix::fs::fstat(&self.inner.fd).map_or(0, |stat| stat.st_blocks.unsigned_abs());
-        let is_sparse = space.saturating_mul(512) < self.bytes();
+        let is_sparse = space.saturating_mul(512) < self.known_len();
         self.inner.is_sparse.store(is_sparse, Ordering::Relaxed);
     }
 

@@ -165,6 +165,31 @@ fn a_truncated_file_gives_an_error_at_its_new_end() {
 }
 
 #[test]
+fn a_device_measured_again_has_grown_for_all_clones() {
+    let scratch = Scratch::new();
+    let path = scratch.file("grows", 8192);
+    let device = FileDevice::open(&path, EXCLUSIVE).expect("opens");
+    let clone = device.clone();
+    let file = fs::File::options().write(true).open(&path).expect("opens");
+    file.set_len(16384 + 100).expect("it grows");
+    assert_eq!(clone.len(), 8192, "nobody has looked");
+    let beyond =
+        |device: FileDevice| run(async move { device.write_at(8192, pattern(4096, 3), false).await.1 });
+    assert!(beyond(clone.clone()).is_err());
+    let sector = u64::from(device.alignment());
+    assert_eq!(
+        device.measure().expect("it is there"),
+        (16384 + 100) / sector * sector
+    );
+    assert_eq!(clone.len(), device.len());
+    assert!(clone.len() >= 16384);
+    beyond(clone.clone()).expect("it is there now");
+    file.set_len(4096).expect("it shrinks");
+    assert_eq!(device.measure().expect("it is there"), 4096);
+    assert!(clone.len() >= 16384, "a length that was promised stays");
+}
+
+#[test]
 fn an_odd_size_is_rounded_down_to_a_sector() {
     let scratch = Scratch::new();
     let device = FileDevice::open(scratch.file("odd", 100_001), EXCLUSIVE).expect("open");
