@@ -47,9 +47,11 @@ impl SimDisk {
             "caller's mistake: {op} of {len} bytes at {offset} is not aligned to {alignment} bytes"
         );
         assert!(
-            offset.checked_add(len).is_some_and(|end| end <= config.len),
+            offset
+                .checked_add(len)
+                .is_some_and(|end| end <= self.shared.len.get()),
             "caller's mistake: {op} of {len} bytes at {offset} is beyond the disk's {} bytes",
-            config.len
+            self.shared.len.get()
         );
         let range = match op {
             DeviceOp::Read | DeviceOp::Status => &config.read_latency,
@@ -101,7 +103,7 @@ impl SimDisk {
             }
             if state.rng.chance(state.faults.write_misdirected_ppm) {
                 state.stats.silent_faults += 1;
-                let places = (config.len - operation.len) / u64::from(config.alignment) + 1;
+                let places = (self.shared.len.get() - operation.len) / u64::from(config.alignment) + 1;
                 offset = state.rng.below(places) * u64::from(config.alignment);
             }
         }
@@ -262,7 +264,7 @@ fn result(op: DeviceOp, offset: u64, len: u64, outcome: Result<(), i32>) -> Resu
 
 impl Device for SimDisk {
     fn len(&self) -> u64 {
-        self.shared.config.len
+        self.shared.len.get()
     }
 
     fn alignment(&self) -> u32 {

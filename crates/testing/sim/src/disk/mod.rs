@@ -17,7 +17,7 @@ mod device;
 mod image;
 mod volatile;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
@@ -88,7 +88,9 @@ struct State {
 struct Shared {
     env: SimEnv,
     number: u32,
+    /// As at the beginning: `len` is the length now.
     config: DiskConfig,
+    len: Cell<u64>,
     state: RefCell<State>,
 }
 
@@ -131,6 +133,7 @@ impl SimDisk {
             shared: Rc::new(Shared {
                 env: env.clone(),
                 number,
+                len: Cell::new(config.len),
                 config,
                 state: RefCell::new(state),
             }),
@@ -141,6 +144,24 @@ impl SimDisk {
     #[must_use]
     pub fn number(&self) -> u32 {
         self.shared.number
+    }
+
+    /// The disk has `len` bytes from now on, durably, as a volume that is extended. The new part has the contents of
+    /// [`DiskConfig::background`].
+    ///
+    /// # Panics
+    /// If it would shrink, or `len` is not a multiple of the alignment.
+    pub fn grow(&self, len: u64) {
+        let before = self.shared.len.replace(len);
+        assert!(before <= len, "a disk of {before} bytes does not shrink to {len}");
+        assert!(len.is_multiple_of(u64::from(self.shared.config.alignment)));
+    }
+
+    fn config(&self) -> DiskConfig {
+        DiskConfig {
+            len: self.shared.len.get(),
+            ..self.shared.config.clone()
+        }
     }
 
     /// Its counters.
@@ -183,7 +204,7 @@ impl SimDisk {
     pub fn poke(&self, offset: u64, bytes: &[u8]) {
         let end = offset.checked_add(bytes.len() as u64);
         assert!(
-            end.is_some_and(|end| end <= self.shared.config.len),
+            end.is_some_and(|end| end <= self.shared.len.get()),
             "poke over the end of the disk"
         );
         let now = self.shared.env.now().0;
@@ -222,7 +243,7 @@ impl SimDisk {
     pub fn moment(&self) -> DiskMoment {
         self.advance();
         let medium = self.shared.state.borrow().medium.clone();
-        DiskMoment::new(self.shared.config.clone(), medium)
+        DiskMoment::new(self.config(), medium)
     }
 
     /// The image after a power cut at this moment; this disk continues unchanged.
@@ -237,7 +258,7 @@ impl SimDisk {
     pub fn crash_with(&self, survives: impl FnMut(usize, u64) -> bool) -> DiskImage {
         self.advance();
         let contents = self.shared.state.borrow().medium.crash(survives);
-        DiskImage::from_parts(self.shared.config.clone(), contents)
+        DiskImage::from_parts(self.config(), contents)
     }
 
     /// Cuts the power of this disk: its contents become those that `plan` leaves; operations in flight fail.
@@ -251,7 +272,7 @@ impl SimDisk {
     pub fn snapshot(&self) -> DiskImage {
         let now = self.shared.env.now().0;
         let contents = self.shared.state.borrow_mut().medium.visible(now).clone();
-        DiskImage::from_parts(self.shared.config.clone(), contents)
+        DiskImage::from_parts(self.config(), contents)
     }
 
     /// Replaces the contents by those of `image`; operations in flight fail.
@@ -261,7 +282,7 @@ impl SimDisk {
     pub fn restore(&self, image: &DiskImage) {
         assert_eq!(
             image.len(),
-            self.shared.config.len,
+            self.shared.len.get(),
             "the image has another size than the disk"
         );
         let mut state = self.shared.state.borrow_mut();
