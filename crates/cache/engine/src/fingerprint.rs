@@ -66,28 +66,32 @@ impl Fingerprint {
 /// Reads an origin, and records which stripes.
 struct Reader<'a, O> {
     origin: &'a O,
+    /// Bytes of the origin that count.
+    len: u64,
     stripes: RefCell<BTreeSet<u64>>,
 }
 
 impl<'a, O: Device> Reader<'a, O> {
-    fn new(origin: &'a O) -> Self {
+    fn new(origin: &'a O, len: u64) -> Self {
         Self {
             origin,
+            len,
             stripes: RefCell::default(),
         }
     }
 
     fn len(&self) -> u64 {
-        self.origin.len()
+        self.len
     }
 
     async fn read(&self, start: u64, len: u64) -> Result<Vec<u8>, CacheError> {
-        let end = start.saturating_add(len).min(self.origin.len());
-        if start < end {
-            let stripes = start / STRIPE_BYTES..end.div_ceil(STRIPE_BYTES);
-            self.stripes.borrow_mut().extend(stripes);
+        let end = start.saturating_add(len).min(self.len);
+        if start >= end {
+            return Ok(Vec::new());
         }
-        read_start(self.origin, start, len).await
+        let stripes = start / STRIPE_BYTES..end.div_ceil(STRIPE_BYTES);
+        self.stripes.borrow_mut().extend(stripes);
+        read_start(self.origin, start, end - start).await
     }
 }
 
@@ -114,7 +118,7 @@ pub async fn read_start<O: Device>(origin: &O, start: u64, len: u64) -> Result<V
 /// # Errors
 /// [`CacheError::Origin`] if the origin fails.
 pub async fn partitions<O: Device>(origin: &O) -> Result<Vec<Partition>, CacheError> {
-    partitions_of(&Reader::new(origin)).await
+    partitions_of(&Reader::new(origin, origin.len())).await
 }
 
 async fn partitions_of<O: Device>(origin: &Reader<'_, O>) -> Result<Vec<Partition>, CacheError> {
@@ -132,12 +136,13 @@ async fn partitions_of<O: Device>(origin: &Reader<'_, O>) -> Result<Vec<Partitio
     Ok(found)
 }
 
-/// Computes the fingerprint of an origin.
+/// Computes the fingerprint of the first `len` bytes of an origin. A partition may begin, or have its first bytes, beyond them:
+/// an origin that has grown has the same fingerprint only for the same `len`.
 ///
 /// # Errors
 /// [`CacheError::Origin`] if the origin fails.
-pub async fn fingerprint<O: Device>(origin: &O) -> Result<Fingerprint, CacheError> {
-    let reader = Reader::new(origin);
+pub async fn fingerprint<O: Device>(origin: &O, len: u64) -> Result<Fingerprint, CacheError> {
+    let reader = Reader::new(origin, len);
     let (mut hash, mut crc) = (XxHash64::with_seed(0), 0);
     let starts = partitions_of(&reader)
         .await?

@@ -22,6 +22,15 @@ use uuid::Uuid;
 use crate::format::superblock::{State, Superblock};
 use crate::units::Epoch;
 
+/// The fingerprint of an origin, as it is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotedOrigin {
+    /// [`Fingerprint`](crate::fingerprint::Fingerprint) of the first `len` bytes.
+    pub fingerprint: NonZeroU32,
+    /// Bytes of the origin that were served then. The origin may have grown since.
+    pub len: u64,
+}
+
 /// The last state that the host recorded of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostRecord {
@@ -33,11 +42,21 @@ pub struct HostRecord {
     pub fenced: bool,
     /// The cache may hold dirty blocks.
     pub dirty: bool,
-    /// [`Fingerprint`](crate::fingerprint::Fingerprint) of the origin, as far as that opening had recorded it: see
-    /// [`HostRecords::note_origin`].
-    pub origin: Option<NonZeroU32>,
+    /// The fingerprint of the origin, as far as that opening had recorded it: see [`HostRecords::note_origin`].
+    pub origin: Option<NotedOrigin>,
     /// `origin` is the fingerprint at the stop, clean or not: nothing is written through the cache until the next opening.
     pub stopped: bool,
+}
+
+impl NotedOrigin {
+    /// The fingerprint that was taken last of the origin of an open cache.
+    #[must_use]
+    pub fn of(superblock: &Superblock) -> Option<Self> {
+        let len = superblock.geometry.origin_len;
+        superblock
+            .origin_fingerprint
+            .map(|fingerprint| Self { fingerprint, len })
+    }
 }
 
 impl HostRecord {
@@ -49,7 +68,7 @@ impl HostRecord {
             epoch: superblock.epoch,
             fenced: false,
             dirty: superblock.dirty,
-            origin: superblock.origin_fingerprint,
+            origin: NotedOrigin::of(superblock),
             stopped: superblock.state != State::Open,
         }
     }
@@ -90,11 +109,11 @@ pub trait HostRecords: 'static {
 
     /// Records the current fingerprint of the origin. The call with the highest `ticket` wins, regardless of the order in
     /// which calls arrive: each shard makes its own. False: not written.
-    fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool>;
+    fn note_origin(&self, ticket: u64, origin: NotedOrigin) -> LocalBoxFuture<'_, bool>;
 
     /// Records that the shards have stopped although the superblock still says *open*, and the fingerprint of the origin at
     /// that time, if known. False: not written.
-    fn note_stopped(&self, origin: Option<NonZeroU32>) -> LocalBoxFuture<'_, bool>;
+    fn note_stopped(&self, origin: Option<NotedOrigin>) -> LocalBoxFuture<'_, bool>;
 
     /// Records that the clean blocks of the device must never be used again. False: not written.
     fn note_fenced(&self) -> LocalBoxFuture<'_, bool>;

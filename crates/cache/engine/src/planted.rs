@@ -45,6 +45,8 @@ pub enum PlantedBug {
     ShrunkEarly,
     /// A cache is marked dirty before the origin is known to accept a flush.
     DirtyMarkedEarly,
+    /// The size of an origin that has grown is not stored.
+    GrowthNotStored,
     /// An extent is read from memory after it has landed, even if its region was reused.
     ExtentOutlivesRegion,
     /// A region is discarded while it is read.
@@ -186,6 +188,7 @@ impl PlantedBug {
     /// block must be dropped by a reclaim, be written, and its intent cleared, before that reclaim ends.
     /// `StoredBeforeOrigin`: harmless behind an intent, as long as that is kept. `VoidedAfterSave`: both the device and the
     /// host must fail to take the fence mark, and the power be cut during a stop. `DirtyMarkedEarly`: harmless to data.
+    /// `GrowthNotStored`: the workload does not grow the origin.
     pub const RARE: &[Self] = &[
         Self::OriginNotFlushedAtStart,
         Self::RingOfOldIgnored,
@@ -195,6 +198,7 @@ impl PlantedBug {
         Self::StoredBeforeOrigin,
         Self::VoidedAfterSave,
         Self::DirtyMarkedEarly,
+        Self::GrowthNotStored,
     ];
 }
 

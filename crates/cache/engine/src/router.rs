@@ -185,7 +185,7 @@ impl<P: Platform> Shards for LocalShards<P> {
 struct Inner<S, O> {
     shards: S,
     origin: Rc<O>,
-    size: u64,
+    size: Cell<u64>,
     sequential: RefCell<SequentialDetector>,
 }
 
@@ -226,7 +226,7 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
         Self::for_client(Rc::new(Inner {
             shards,
             origin,
-            size,
+            size: Cell::new(size),
             sequential: RefCell::new(SequentialDetector::new(sequential_cutoff)),
         }))
     }
@@ -236,13 +236,22 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
         self.inner.sequential.borrow_mut().set_cutoff(bytes);
     }
 
+    /// The volume has `size` bytes from now on, for all clones. Every shard, on every thread, serves as many already.
+    ///
+    /// # Panics
+    /// If it would shrink.
+    pub fn grow(&self, size: u64) {
+        let before = self.inner.size.replace(size);
+        assert!(before <= size, "a volume does not shrink: it has {before} bytes");
+    }
+
     fn check(&self, offset: u64, len: u64) -> Result<(), IoError> {
         match offset.checked_add(len) {
-            Some(end) if end <= self.inner.size => Ok(()),
+            Some(end) if end <= self.inner.size.get() => Ok(()),
             _ => Err(IoError::OutOfRange {
                 offset,
                 len,
-                size: self.inner.size,
+                size: self.inner.size.get(),
             }),
         }
     }
@@ -289,7 +298,7 @@ impl<S: Shards, O: Device> CachedVolume<S, O> {
 
 impl<S: Shards, O: Device> Volume for CachedVolume<S, O> {
     fn size(&self) -> u64 {
-        self.inner.size
+        self.inner.size.get()
     }
 
     async fn read(&self, offset: u64, len: u32) -> Result<Segments, IoError> {

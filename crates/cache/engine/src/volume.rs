@@ -81,7 +81,7 @@ pub struct StatusExtent {
     reason = "a volume handle belongs to one thread; no Send bound is wanted"
 )]
 pub trait Volume: Clone + 'static {
-    /// Size in bytes.
+    /// Size in bytes. It may grow.
     fn size(&self) -> u64;
 
     /// Reads `len` bytes at `offset`. # Errors: [`IoError`].

@@ -17,8 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flaz_engine::host_record::{HostRecord, OtherCache};
+use flaz_engine::host_record::{HostRecord, NotedOrigin, OtherCache};
 use flaz_engine::units::Epoch;
+use flaz_runtime::file::Identity;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -51,12 +52,27 @@ struct Record {
     /// Checksum of the first bytes of the origin, at the opening of `epoch` or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin_fingerprint: Option<NonZeroU32>,
+    /// Bytes of the origin that were served when it was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin_bytes: Option<u64>,
     /// The origin checksum is that of a stop.
     #[serde(default)]
     stopped: bool,
     /// The origin's file system at the last stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     origin: Option<FileSystem>,
+}
+
+impl Record {
+    fn noted_origin(&self) -> Option<NotedOrigin> {
+        let (fingerprint, len) = self.origin_fingerprint.zip(self.origin_bytes)?;
+        Some(NotedOrigin { fingerprint, len })
+    }
+
+    fn set_origin(&mut self, origin: Option<NotedOrigin>) {
+        self.origin_fingerprint = origin.map(|origin| origin.fingerprint);
+        self.origin_bytes = origin.map(|origin| origin.len);
+    }
 }
 
 /// The state file of one cache.
@@ -170,7 +186,7 @@ impl StateFile {
             epoch: Epoch(record.epoch),
             fenced: record.fenced,
             dirty: record.dirty,
-            origin: record.origin_fingerprint,
+            origin: record.noted_origin(),
             stopped: record.stopped,
         })
     }
@@ -241,7 +257,7 @@ impl StateFile {
             record.epoch = memory.epoch.0;
             record.fenced = memory.fenced;
             record.dirty = memory.dirty;
-            record.origin_fingerprint = memory.origin;
+            record.set_origin(memory.origin);
             record.stopped = memory.stopped;
             record.origin = origin;
         })
@@ -249,9 +265,9 @@ impl StateFile {
 
     /// Records that the shards have stopped without a superblock that says so, and the state of the origin at that
     /// time. Returns false and warns if the record cannot be written.
-    pub fn note_stopped(&self, fingerprint: Option<NonZeroU32>, origin: Option<FileSystem>) -> bool {
+    pub fn note_stopped(&self, noted: Option<NotedOrigin>, origin: Option<FileSystem>) -> bool {
         self.change(&mut self.held(), |record| {
-            record.origin_fingerprint = fingerprint;
+            record.set_origin(noted);
             record.stopped = true;
             record.origin = origin;
         })
@@ -274,7 +290,7 @@ impl StateFile {
 
     /// Records the first bytes of the origin, unless a later reading was recorded already. Returns false if the record
     /// cannot be written, and warns the first time.
-    pub fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> bool {
+    pub fn note_origin(&self, ticket: u64, origin: NotedOrigin) -> bool {
         let held = &mut *self.held();
         if ticket < held.ticket {
             return true;
@@ -283,9 +299,9 @@ impl StateFile {
         if held.record.as_ref().is_some_and(|record| record.stopped) {
             return false;
         }
-        let known = held.record.as_ref().and_then(|record| record.origin_fingerprint);
-        if (known != Some(fingerprint) || held.failing)
-            && !self.change(held, |record| record.origin_fingerprint = Some(fingerprint))
+        let known = held.record.as_ref().and_then(Record::noted_origin);
+        if (known != Some(origin) || held.failing)
+            && !self.change(held, |record| record.set_origin(Some(origin)))
         {
             return false;
         }
@@ -307,6 +323,7 @@ impl StateFile {
             fenced: false,
             dirty: false,
             origin_fingerprint: None,
+            origin_bytes: None,
             stopped: false,
             origin: None,
         });
@@ -342,7 +359,9 @@ fn file_name(uuid: Uuid) -> String {
     format!("{uuid}.json")
 }
 
+/// The same for a disk without a serial number that has grown.
 fn origin_file_name(identity: &str) -> String {
+    let identity = Identity::without_size(identity);
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let short: String = identity.chars().take(IDENTITY_CHARS_MAX).map(plain).collect();
     format!("origin-{short}-{:08x}", crc32c::crc32c(identity.as_bytes()))
@@ -403,6 +422,13 @@ mod tests {
         }
     }
 
+    fn print(value: u32) -> NotedOrigin {
+        NotedOrigin {
+            fingerprint: NonZeroU32::new(value).unwrap(),
+            len: 1 << 20,
+        }
+    }
+
     /// Makes writes of the file fail, for root too, until the returned directory is removed.
     fn refuse_writes(directory: &Path, uuid: Uuid) -> PathBuf {
         let obstacle = directory.join(format!("{}.new", file_name(uuid)));
@@ -417,11 +443,10 @@ mod tests {
         let state = StateFile::open(Some(directory.path()), uuid);
         let noted = || {
             let memory = StateFile::open(Some(directory.path()), uuid).recall().unwrap();
-            memory.origin.map(NonZeroU32::get)
+            memory.origin.map(|origin| origin.fingerprint.get())
         };
         assert!(state.note(memory(1), None));
         assert_eq!(noted(), None);
-        let print = |value| NonZeroU32::new(value).unwrap();
         for (ticket, value, expected) in [(2, 20, 20), (1, 10, 20), (4, 20, 20), (3, 30, 20), (5, 50, 50)] {
             assert!(state.note_origin(ticket, print(value)));
             assert_eq!(noted(), Some(expected), "ticket {ticket}");
@@ -439,7 +464,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (place, uuid) = (directory.path(), Uuid::from_u128(7));
         let state = StateFile::open(Some(place), uuid);
-        let print = |value| NonZeroU32::new(value).unwrap();
         assert!(state.note(memory(1), None));
         assert!(state.note_origin(1, print(10)));
         let obstacle = refuse_writes(place, uuid);
@@ -455,7 +479,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (place, uuid) = (directory.path(), Uuid::from_u128(7));
         let state = StateFile::open(Some(place), uuid);
-        let print = NonZeroU32::new(10).unwrap();
+        let print = print(10);
         assert!(state.note(memory(1), None));
         let obstacle = refuse_writes(place, uuid);
         assert!(!state.note(memory(2), None));
@@ -572,7 +596,7 @@ mod tests {
             let state = StateFile::open(place, Uuid::from_u128(7));
             assert_eq!(state.recall(), None);
             assert!(!state.note(memory(1), None));
-            assert!(!state.note_origin(1, NonZeroU32::MIN));
+            assert!(!state.note_origin(1, print(1)));
             assert!(!state.note_fenced());
         }
     }

@@ -1,10 +1,9 @@
 //! The state file for an engine thread: writes do not block the thread.
 
-use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_engine::host_record::{HostRecord, HostRecords, OtherCache};
+use flaz_engine::host_record::{HostRecord, HostRecords, NotedOrigin, OtherCache};
 use flaz_runtime::oneshot;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -91,17 +90,17 @@ impl HostRecords for StateRecords {
         self.note_by(move |state| state.note_dirty(dirty, generation))
     }
 
-    fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool> {
+    fn note_origin(&self, ticket: u64, origin: NotedOrigin) -> LocalBoxFuture<'_, bool> {
         let Some(slot) = Slot::take(&self.state) else {
             return async { false }.boxed_local();
         };
         self.note_by(move |state| {
             let _slot = slot;
-            state.note_origin(ticket, fingerprint)
+            state.note_origin(ticket, origin)
         })
     }
 
-    fn note_stopped(&self, origin: Option<NonZeroU32>) -> LocalBoxFuture<'_, bool> {
+    fn note_stopped(&self, origin: Option<NotedOrigin>) -> LocalBoxFuture<'_, bool> {
         async move {
             let found = self.file_system().await;
             self.note_by(move |state| state.note_stopped(origin, found)).await

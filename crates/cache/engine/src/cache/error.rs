@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use flaz_device::DeviceError;
 
+use super::growth::GrowthError;
 use crate::format::FormatError;
 use crate::format::geometry::GROWTH_MAX;
 use crate::host_record::OtherCache;
@@ -131,6 +132,9 @@ pub enum CacheError {
     /// The cache cannot have this size.
     #[error(transparent)]
     Resize(#[from] ResizeError),
+    /// The origin has not grown as the cache can take it over.
+    #[error(transparent)]
+    Growth(#[from] GrowthError),
     /// A thread that drives shards does not answer.
     #[error(transparent)]
     Unreachable(#[from] ShardsUnreachable),

@@ -24,10 +24,12 @@
 //!
 //! Invariants:
 //! - The superblock says *open* before anything else is written, and *clean* after everything else is stable.
-//! - While shards run, the superblock is written to permit and withdraw write-back, to store settings and to change the size of
-//!   the cache ([`super::resize`]), nothing else.
+//! - While shards run, the superblock is written to permit and withdraw write-back, to store settings, to change the size of the
+//!   cache ([`super::resize`]), and for an origin that has grown, nothing else.
 //! - The superblock says *dirty* before the first block can become dirty, and the host record before the first shard runs. It
 //!   stops saying so when no shard has a dirty block or may get one.
+
+mod growth;
 
 use std::time::Duration;
 
@@ -46,7 +48,7 @@ use super::surroundings::Surroundings;
 use super::trust::{Trust, Verdict, after_other_cache, of_device};
 use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
-use crate::host_record::{HostRecord, OtherCache};
+use crate::host_record::{HostRecord, NotedOrigin, OtherCache};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::{AfterCrash, StoredSettings};
 use crate::shard::{ImageError, Platform, Recovered};
@@ -262,7 +264,7 @@ impl Lifecycle {
         };
         if let Err(error) = voided.and(saved.map_err(CacheError::from)).and(fenced) {
             if let Some(records) = &around.host_records {
-                records.note_stopped(self.superblock.origin_fingerprint).await;
+                records.note_stopped(NotedOrigin::of(&self.superblock)).await;
             }
             return Err(error);
         }

@@ -11,11 +11,13 @@
 //! | `superblock` | reading and writing the two superblock slots |
 //! | `create` | an empty cache |
 //! | [`resize`] | more or less of the cache device, while the cache is served |
+//! | `growth` | an origin that has grown: whether it can be taken over, and taking it over while the cache is idle |
 //!
 //! [`LocalCache`] drives all shards on one thread (tests, trace replay, benchmarks).
 
 mod create;
 pub(crate) mod error;
+mod growth;
 pub mod lifecycle;
 mod origin;
 pub mod resize;
@@ -31,6 +33,7 @@ pub use create::{CreateOptions, create};
 #[cfg(test)]
 pub(crate) use create::{clear_intents, clear_manifest};
 pub use error::{CacheError, ResizeError, Served, ShardsUnreachable, Unreadable, Untrusted};
+pub use growth::{GrownOrigin, GrowthError, grow_idle_origin};
 pub use start::Start;
 pub use superblock::{mark_clean, mark_empty, mark_void, read_superblock, write_superblock};
 pub use trust::Trust;
@@ -144,6 +147,16 @@ impl<P: Platform> LocalCache<P> {
         self.lifecycle
             .store_settings(around, group, settings, codec)
             .await
+    }
+
+    /// Takes over an origin that has grown to `len` bytes. The caller grows its volumes afterwards.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::grow_origin`].
+    pub async fn grow_origin(&mut self, len: u64) -> Result<GrownOrigin, CacheError> {
+        let identity = self.superblock().origin_identity.clone();
+        let (around, group) = (&self.around, &self.group);
+        self.lifecycle.grow_origin(around, group, len, &identity).await
     }
 
     /// Marks the cache as not dirty if the origin has every block. [`LocalCache::set`] has selected another mode than

@@ -6,7 +6,7 @@ use super::error::{CacheError, Served};
 use super::start::{Start, how_to_start};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint, fingerprint};
 use crate::format::superblock::Superblock;
-use crate::host_record::HostRecord;
+use crate::host_record::{HostRecord, NotedOrigin};
 use crate::planted::{PlantedBug, planted};
 use crate::shard::{OriginWrites, any_intent};
 
@@ -25,7 +25,7 @@ pub(super) async fn check<C: Device, O: Device>(
     // If an opening could not be recorded, the record is of an earlier one.
     let record = record.filter(|record| record.epoch == superblock.epoch);
     let (since, expected) = match (how_to_start(superblock), record) {
-        (Start::Warm(_), _) => (Served::UntilStop, superblock.origin_fingerprint),
+        (Start::Warm(_), _) => (Served::UntilStop, NotedOrigin::of(superblock)),
         (Start::Recovered, Some(record)) if record.stopped => (Served::UntilStop, record.origin),
         // Clients wrote without intents, and the fingerprint was not updated since.
         (Start::Recovered, Some(record)) if record.fenced => {
@@ -38,7 +38,7 @@ pub(super) async fn check<C: Device, O: Device>(
         (Start::Cold | Start::Empty, _) => return Ok(()),
     };
     let Some(expected) = expected else { return Ok(()) };
-    let found = match fingerprint(origin).await {
+    let found = match fingerprint(origin, expected.len).await {
         Ok(found) => found,
         // A power cut may have torn a sector that clients were writing: the cached copy of it is needed.
         Err(error) if since == Served::UntilCrash => {
@@ -47,7 +47,7 @@ pub(super) async fn check<C: Device, O: Device>(
         }
         Err(error) => return Err(error),
     };
-    if found.fits(expected) {
+    if found.fits(expected.fingerprint) {
         return Ok(());
     }
     if since == Served::UntilCrash
@@ -62,8 +62,8 @@ pub(super) async fn check<C: Device, O: Device>(
     Err(CacheError::OriginChanged {
         since,
         dirty: superblock.dirty,
-        bytes: FINGERPRINT_BYTES.min(origin.len()),
-        expected: expected.get(),
+        bytes: FINGERPRINT_BYTES.min(expected.len),
+        expected: expected.fingerprint.get(),
         found: found.value.get(),
     })
 }
@@ -82,7 +82,10 @@ pub(super) async fn take_fingerprint<O: Device>(
     };
     let found = match writes.flushes().run(origin.flush()).await {
         Ok(()) if writes.flushes().failures() > 0 => None,
-        Ok(()) => fingerprint(origin).await.inspect_err(|error| warn(error)).ok(),
+        Ok(()) => fingerprint(origin, superblock.geometry.origin_len)
+            .await
+            .inspect_err(|error| warn(error))
+            .ok(),
         Err(error) => {
             warn(&error);
             writes.flushes().leave_untold(error);

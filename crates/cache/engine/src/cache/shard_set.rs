@@ -87,6 +87,9 @@ pub trait ShardSet {
     /// All regions remain.
     async fn cancel_shrink(&self) -> Reached<()>;
 
+    /// Serves an origin that has grown to `len` bytes from now on. The superblock says so, stable.
+    async fn grow_origin(&self, len: u64) -> Reached<()>;
+
     /// The counts that all shards share.
     fn origin_writes(&self) -> &OriginWrites;
 }
@@ -345,6 +348,11 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
 
     async fn cancel_shrink(&self) -> Reached<()> {
         self.shards().iter().for_each(Shard::cancel_shrink);
+        Ok(())
+    }
+
+    async fn grow_origin(&self, len: u64) -> Reached<()> {
+        self.shards().iter().for_each(|shard| shard.grow_origin(len));
         Ok(())
     }
 

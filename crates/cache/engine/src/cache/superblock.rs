@@ -254,6 +254,34 @@ pub(super) async fn store_sizes_served<C: Device, E: Env>(
     while_served(env, writes, write_superblock(cache, superblock)).await
 }
 
+/// Stores the size and the identity of an origin that has grown while shards are served from the device. After an error the
+/// device may have the old ones or the new ones.
+///
+/// # Errors
+/// [`CacheError`] if the device fails.
+pub(super) async fn store_origin_served<C: Device, E: Env>(
+    env: &E,
+    cache: &C,
+    superblock: &mut Superblock,
+    writes: &OriginWrites,
+    (len, identity): (u64, &str),
+) -> Result<(), CacheError> {
+    let before = superblock.clone();
+    superblock.geometry.origin_len = len;
+    superblock.origin_identity = identity.to_owned();
+    // It is of the old length, and is taken again at the stop.
+    superblock.origin_fingerprint = None;
+    let stored = while_served(env, writes, write_superblock(cache, superblock)).await;
+    if stored.is_err() {
+        // Generations are not used again.
+        *superblock = Superblock {
+            generation: superblock.generation,
+            ..before
+        };
+    }
+    stored
+}
+
 /// Awaits a write of the superblock while shards are served: a flush that fails is reported to them, and a flush of theirs
 /// that has failed is an error here.
 async fn while_served<E: Env>(

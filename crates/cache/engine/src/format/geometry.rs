@@ -236,6 +236,14 @@ impl Geometry {
         self.region_bytes * u64::from(self.regions_per_shard)
     }
 
+    /// The largest origin that the layout has room for, in bytes.
+    #[must_use]
+    pub fn origin_len_max(&self) -> u64 {
+        self.stripes_max
+            .saturating_mul(STRIPE_BYTES)
+            .min(BlockNumber::MAX.offset())
+    }
+
     /// Checks every field against the others and against a device of `device_len` bytes.
     ///
     /// # Errors

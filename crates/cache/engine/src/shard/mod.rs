@@ -111,6 +111,7 @@ use crate::policy::{Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
 use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
+use crate::volume::STRIPE_BYTES;
 use codecs::CodecPool;
 use identity::ShardIdentity;
 use intents::IntentBitmap;
@@ -434,6 +435,17 @@ impl<P: Platform> Shard<P> {
     /// Number of blocks that lie wholly within the origin: only these are cached.
     fn whole_blocks(&self) -> u64 {
         self.origin.len() / BLOCK_BYTES as u64
+    }
+
+    /// Serves an origin of `len` bytes from now on; the superblock says so, stable, and has room for them. May be called at any
+    /// time: a block that was partial before, at the old end, has never been cached, and requests that are in flight see either
+    /// length at each step.
+    pub(crate) fn grow_origin(&self, len: u64) {
+        assert!(
+            len.div_ceil(STRIPE_BYTES) <= self.id.layout.stripes_max,
+            "there is room"
+        );
+        self.origin.grow(len);
     }
 
     /// The ring that a new version of a block must go to, because an older copy of it is still there.

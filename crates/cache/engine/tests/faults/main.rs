@@ -9,6 +9,7 @@
 //! | `crashes` | the process or the power, at every event of a start, of a reclaim |
 //! | `damage` | bits, locations of writes, parts of extents |
 //! | `errors` | single writes and flushes of the cache device |
+//! | `growth` | nothing: the origin grows |
 //! | `full` | space: on the device, in the queues |
 //! | `stalls` | a device stops responding, and recovers or does not |
 //! | `origin` | the origin fails, disappears and returns |
@@ -27,6 +28,7 @@ mod damage;
 mod errors;
 mod flushes;
 mod full;
+mod growth;
 #[path = "../support/host.rs"]
 mod host;
 mod lifecycle;

@@ -8,7 +8,7 @@ use std::panic::catch_unwind;
 use flaz_engine::planted::{PlantedBug, plant};
 
 use crate::write_back::{orderings as write_back, stable};
-use crate::{crashes, lifecycle, orderings, origin_changed, random, reopen};
+use crate::{crashes, growth, lifecycle, orderings, origin_changed, random, reopen};
 
 /// A defect, and a test that must find it.
 type Pair = (PlantedBug, fn());
@@ -96,6 +96,10 @@ fn broken_orderings_are_found() {
         (
             PlantedBug::DirtyMarkedEarly,
             lifecycle::refused_start_does_not_mark_the_cache_dirty,
+        ),
+        (
+            PlantedBug::GrowthNotStored,
+            growth::growth_survives_every_kill_and_cut,
         ),
         (
             PlantedBug::OriginComparedIntended,

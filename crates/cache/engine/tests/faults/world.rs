@@ -17,7 +17,7 @@ use flaz_engine::format::manifest::{ManifestEntry, ManifestSector};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::host_record::{HostRecord, HostRecords};
 use flaz_engine::policy::PolicyKind;
-use flaz_engine::router::{CachedVolume, LocalShards};
+use flaz_engine::router::{CachedVolume, LocalShards, Shards};
 use flaz_engine::settings::{AfterCrash, Mode, Settings, StrictFlush};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
@@ -196,7 +196,24 @@ impl World {
 
     /// An origin that has grown since the cache was created.
     pub fn of_origin(seed: u64, mode: Mode, shards: u32, origin_len: u64) -> Self {
-        Self::of(seed, mode, DiskConfig::fast(CACHE_LEN), shards, origin_len)
+        Self::of(
+            seed,
+            mode,
+            DiskConfig::fast(CACHE_LEN),
+            shards,
+            (origin_len, BLOCKS * BLOCK),
+        )
+    }
+
+    /// A cache that serves all of an origin of this size.
+    pub fn of_size(seed: u64, mode: Mode, shards: u32, origin_len: u64) -> Self {
+        Self::of(
+            seed,
+            mode,
+            DiskConfig::fast(CACHE_LEN),
+            shards,
+            (origin_len, origin_len),
+        )
     }
 
     /// A cache device with this latency of flushes.
@@ -210,10 +227,11 @@ impl World {
 
     /// A cache device of any configuration.
     pub fn on(seed: u64, mode: Mode, cache: DiskConfig, shards: u32) -> Self {
-        Self::of(seed, mode, cache, shards, BLOCKS * BLOCK)
+        Self::of(seed, mode, cache, shards, (BLOCKS * BLOCK, BLOCKS * BLOCK))
     }
 
-    fn of(seed: u64, mode: Mode, cache: DiskConfig, shards: u32, origin_len: u64) -> Self {
+    /// An origin of the first size, of which the second is served.
+    fn of(seed: u64, mode: Mode, cache: DiskConfig, shards: u32, (origin_len, served): (u64, u64)) -> Self {
         let origin = DiskConfig {
             background: Some(Arc::new(pristine)),
             ..DiskConfig::fast(origin_len)
@@ -224,6 +242,7 @@ impl World {
         let origin = SimDisk::new(&env, origin);
         let mut wishes = options(1);
         wishes.wish.shard_count = Some(shards);
+        wishes.origin_len = served;
         let superblock = sim.block_on(create(&cache, wishes)).expect("fits");
         Self {
             sim,
@@ -300,7 +319,8 @@ impl World {
             (!self.alone.get()).then(|| Notes::of(&self.host, &env) as Rc<dyn HostRecords>),
         )
         .await?;
-        let volume = CachedVolume::new(cache.shards(), origin, BLOCKS * BLOCK, 0);
+        let size = cache.superblock().geometry.origin_len;
+        let volume = CachedVolume::new(cache.shards(), origin, size, 0);
         Ok(Live {
             env,
             cache,
@@ -501,9 +521,10 @@ impl Live {
     }
 
     pub fn is_cached(&self, block: u64) -> bool {
-        let shards = self.cache.shards();
-        let shard = shards.iter().next().expect("one shard").clone();
-        shard.is_cached(flaz_engine::units::BlockNumber(block))
+        let (shards, block) = (self.cache.shards(), flaz_engine::units::BlockNumber(block));
+        let (number, _) = block.in_shard(shards.count());
+        let shard = shards.iter().nth(number as usize).expect("its shard").clone();
+        shard.is_cached(block)
     }
 
     /// Reads blocks into the cache, and waits until they are stored.

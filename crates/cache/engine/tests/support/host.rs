@@ -1,12 +1,11 @@
 //! A host that keeps the records of a cache: durably, at once or after a delay, or not at all.
 
 use std::cell::Cell;
-use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::Env;
-use flaz_engine::host_record::{HostRecord, HostRecords};
+use flaz_engine::host_record::{HostRecord, HostRecords, NotedOrigin};
 use flaz_sim::SimEnv;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -97,7 +96,7 @@ impl HostRecords for Notes {
         .boxed_local()
     }
 
-    fn note_origin(&self, ticket: u64, fingerprint: NonZeroU32) -> LocalBoxFuture<'_, bool> {
+    fn note_origin(&self, ticket: u64, origin: NotedOrigin) -> LocalBoxFuture<'_, bool> {
         async move {
             self.take_a_while().await;
             if ticket < self.host.ticket.get() {
@@ -106,7 +105,7 @@ impl HostRecords for Notes {
             if self.host.memory.get().is_some_and(|memory| memory.stopped) {
                 return false;
             }
-            let noted = self.host.change(|memory| memory.origin = Some(fingerprint));
+            let noted = self.host.change(|memory| memory.origin = Some(origin));
             if noted {
                 self.host.ticket.set(ticket);
             }
@@ -115,7 +114,7 @@ impl HostRecords for Notes {
         .boxed_local()
     }
 
-    fn note_stopped(&self, origin: Option<NonZeroU32>) -> LocalBoxFuture<'_, bool> {
+    fn note_stopped(&self, origin: Option<NotedOrigin>) -> LocalBoxFuture<'_, bool> {
         async move {
             self.take_a_while().await;
             self.host.change(|memory| {

@@ -8,6 +8,7 @@ use futures_util::future::{Either, select};
 
 use super::OriginIo;
 use crate::fingerprint::{Fingerprint, fingerprint};
+use crate::host_record::NotedOrigin;
 use crate::planted::{PlantedBug, planted};
 use crate::shard::platform::Platform;
 
@@ -39,7 +40,8 @@ impl<P: Platform> OriginIo<P> {
         if planted(PlantedBug::OriginNotNoted) {
             return Noted::Yes;
         }
-        let Fingerprint { value, stripes, .. } = match fingerprint(self.device()).await {
+        let len = self.len();
+        let Fingerprint { value, stripes, .. } = match fingerprint(self.device(), len).await {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(shard = self.shard, %error, "cannot read the beginning of the origin");
@@ -49,8 +51,12 @@ impl<P: Platform> OriginIo<P> {
         if !self.shared().watch().covers(ticket, &stripes) {
             return Noted::NotYet;
         }
+        let noted = NotedOrigin {
+            fingerprint: value,
+            len,
+        };
         let late = pin!(self.env.sleep(NOTE_WITHIN));
-        match select(host.note_origin(ticket, value), late).await {
+        match select(host.note_origin(ticket, noted), late).await {
             Either::Left((true, _)) => Noted::Yes,
             Either::Left((false, _)) | Either::Right(_) => Noted::Failed,
         }

@@ -62,6 +62,15 @@ impl<P: Platform> OriginIo<P> {
         self.len.get()
     }
 
+    /// The origin has grown: serves `len` bytes from now on.
+    pub(in crate::shard) fn grow(&self, len: u64) {
+        assert!(
+            self.len.get() <= len && len <= self.device.len(),
+            "an origin grows"
+        );
+        self.len.set(len);
+    }
+
     /// The counts that all shards share.
     pub(in crate::shard) fn shared(&self) -> &OriginWrites {
         &self.shared

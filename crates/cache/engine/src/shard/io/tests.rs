@@ -84,11 +84,11 @@ impl HostRecords for Host {
         async { false }.boxed_local()
     }
 
-    fn note_origin(&self, _: u64, _: std::num::NonZeroU32) -> LocalBoxFuture<'_, bool> {
+    fn note_origin(&self, _: u64, _: crate::host_record::NotedOrigin) -> LocalBoxFuture<'_, bool> {
         async { false }.boxed_local()
     }
 
-    fn note_stopped(&self, _: Option<std::num::NonZeroU32>) -> LocalBoxFuture<'_, bool> {
+    fn note_stopped(&self, _: Option<crate::host_record::NotedOrigin>) -> LocalBoxFuture<'_, bool> {
         async { false }.boxed_local()
     }
 
