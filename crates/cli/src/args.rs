@@ -14,6 +14,7 @@ use flaz_server::metrics::MetricsAddress;
 use crate::bench::args::BenchArgs;
 use crate::choice::{choice, names};
 use crate::commands::study::StudyArgs;
+use crate::commands::volume::VolumeArgs;
 use crate::configuration::Given;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
@@ -88,6 +89,8 @@ pub enum Command {
     Resize(ResizeArgs),
     /// Write back all dirty blocks, stop, and mark the cache empty
     Detach(DetachArgs),
+    /// Change what a cache serves
+    Volume(VolumeArgs),
     /// Stop a running cache cleanly
     Stop(StopArgs),
     /// Remove a block device whose cache is lost

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use flaz_cli::control::{ControlHandler, Reply, Request, Server};
 use flaz_cli::report::example::example;
+use flaz_cli::report::{FrontEndSizeReport, VolumeResizeReport};
 use serde_json::{Map, Value};
 
 const SUFFIX: &str = ".schema.json";
@@ -353,6 +354,15 @@ impl ControlHandler for Fake {
         match request {
             Request::Set(_) => Reply::Settings(example().settings.unwrap()),
             Request::Flush {} => Reply::Left { dirty_blocks: 3 },
+            Request::VolumeResize {} => Reply::VolumeResized(VolumeResizeReport {
+                bytes_before: 1 << 20,
+                bytes: 1 << 30,
+                front_ends: vec![FrontEndSizeReport {
+                    name: "unix:/s".to_owned(),
+                    up_to_date: false,
+                    advice: Some("connect again".to_owned()),
+                }],
+            }),
             _ => Reply::Status(Box::new(example())),
         }
     }
@@ -374,6 +384,7 @@ fn the_json_of_caches_follows_its_schema() {
     follows("check", &json(folder, "check cache --json"));
     follows("flush", &json(folder, "flush cache --json"));
     follows("resize", &json(folder, "resize cache --size 20M --json"));
+    follows("volume-resize", &json(folder, "volume resize cache --json"));
     let dump = output(folder, "dump cache --json");
     assert!(dump.lines().count() > 3, "{dump}");
     for line in dump.lines() {
@@ -388,6 +399,7 @@ fn the_json_of_caches_follows_its_schema() {
     );
     follows("set", &json(folder, "set --control s mode=write-around --json"));
     follows("flush", &json(folder, "flush --control s --json"));
+    follows("volume-resize", &json(folder, "volume resize --control s --json"));
     server.close();
     // Its command needs a block device.
     let removed = flaz_cli::report::RemovedDeviceReport {

@@ -12,6 +12,8 @@
 //! < {"v":1,"ok":true,"shrinking":{..}}               a ShrinkProgress: not done yet
 //! > {"v":1,"cmd":"continue-resize"}                  asked again and again, or the cache keeps its size
 //! < {"v":1,"ok":true,"resized":{..}}                 a ResizeReport: done
+//! > {"v":1,"cmd":"volume-resize"}                    the origin has grown: serve all of it
+//! < {"v":1,"ok":true,"volume":{..}}                  a VolumeResizeReport
 //! > {"v":1,"cmd":"detach"}                           the same, and write-through from now on; then stop
 //! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once
 //! < {"v":1,"ok":true,"dirty_blocks":0}               what the origin lacks; not known at once
@@ -26,7 +28,7 @@ use flaz_engine::settings::Settings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::report::{ResizeReport, ShrinkProgress, StatusReport};
+use crate::report::{ResizeReport, ShrinkProgress, StatusReport, VolumeResizeReport};
 use crate::settings::SettingsPatch;
 
 /// Version of the protocol.
@@ -56,6 +58,8 @@ pub enum Request {
     },
     /// Report how far the cache is that becomes smaller.
     ContinueResize {},
+    /// Serve all of an origin that has grown.
+    VolumeResize {},
     /// Write all dirty blocks to the origin, set write-through, and leave an empty cache at the stop that follows.
     Detach {},
     /// Stop cleanly.
@@ -85,6 +89,8 @@ pub enum Reply {
     Status(Box<StatusReport>),
     /// To a set request: the settings then in force.
     Settings(Settings),
+    /// To a resize of the volume.
+    VolumeResized(VolumeResizeReport),
     /// To a flush, or to a stop that waits: the number of dirty blocks.
     Left {
         /// After a flush: blocks written in the meantime, or damaged.
@@ -116,6 +122,8 @@ struct Wire {
     status: Option<Box<StatusReport>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<Settings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    volume: Option<VolumeResizeReport>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     dirty_blocks: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -193,6 +201,9 @@ impl Reply {
                 ..
             } => Self::Settings(settings),
             Wire {
+                volume: Some(volume), ..
+            } => Self::VolumeResized(volume),
+            Wire {
                 dirty_blocks: Some(dirty_blocks),
                 ..
             } => Self::Left { dirty_blocks },
@@ -217,6 +228,7 @@ impl Reply {
             error: None,
             status: None,
             settings: None,
+            volume: None,
             dirty_blocks: None,
             users: None,
             resized: None,
@@ -225,6 +237,7 @@ impl Reply {
         match self {
             Self::Status(status) => wire.status = Some(status.clone()),
             Self::Settings(settings) => wire.settings = Some(settings.clone()),
+            Self::VolumeResized(report) => wire.volume = Some(report.clone()),
             Self::Left { dirty_blocks } => wire.dirty_blocks = Some(*dirty_blocks),
             Self::Resized(report) => wire.resized = Some(*report),
             Self::Shrinking(progress) => wire.shrinking = Some(*progress),
@@ -270,6 +283,8 @@ mod tests {
     use flaz_engine::policy::PolicyKind;
     use flaz_engine::settings::Mode;
 
+    use crate::report::FrontEndSizeReport;
+
     use super::*;
 
     #[test]
@@ -283,6 +298,7 @@ mod tests {
             Request::Set(patch.clone()),
             Request::SetUntilRestart(patch),
             Request::Flush {},
+            Request::VolumeResize {},
             Request::Detach {},
             Request::Resize { size: None },
             Request::Resize { size: Some(1 << 40) },
@@ -376,6 +392,15 @@ mod tests {
             Reply::Shrinking(ShrinkProgress {
                 regions_left: 7,
                 dirty_bytes_left: 4096,
+            }),
+            Reply::VolumeResized(VolumeResizeReport {
+                bytes_before: 1,
+                bytes: 2,
+                front_ends: vec![FrontEndSizeReport {
+                    name: "unix:/s".to_owned(),
+                    up_to_date: false,
+                    advice: Some("connect again".to_owned()),
+                }],
             }),
             Reply::InUse {
                 users: vec!["process 7 (nbdcopy)".to_owned()],

@@ -514,6 +514,29 @@ pub struct ShrinkProgress {
     pub dirty_bytes_left: u64,
 }
 
+/// The result of `flaz volume resize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct VolumeResizeReport {
+    /// Size of the volume before, in bytes.
+    pub bytes_before: u64,
+    /// Its size now: that of the origin. The same if the origin had not grown.
+    pub bytes: u64,
+    /// The ways by which clients reach the volume. None if the cache is not running.
+    pub front_ends: Vec<FrontEndSizeReport>,
+}
+
+/// The size that clients of a front end see.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct FrontEndSizeReport {
+    /// An NBD address, or the name of a block device, `/dev/flaz/NAME`.
+    pub name: String,
+    /// Whether all clients see the size of the volume.
+    pub up_to_date: bool,
+    /// If not: which do not, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
 /// The result of `flaz remove-device`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct RemovedDeviceReport {

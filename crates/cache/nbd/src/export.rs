@@ -1,5 +1,8 @@
 //! The export: what the server reports to a client about the device that it serves.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::limits::{PAYLOAD_BYTES_MAX, STRING_BYTES_MAX};
 use crate::protocol::transmission;
 
@@ -8,12 +11,12 @@ pub const BLOCK_BYTES_MIN: u32 = 1;
 /// Preferred unit of requests, in bytes.
 pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
 
-/// The one export of a server. Clients select it by its name or by the empty name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The one export of a server. Clients select it by its name or by the empty name. Clones have the same size.
+#[derive(Clone, Debug)]
 pub struct Export {
     name: String,
     description: String,
-    size: u64,
+    size: Arc<AtomicU64>,
     read_only: bool,
     fast_zero: bool,
 }
@@ -33,7 +36,7 @@ impl Export {
         Self {
             name: String::new(),
             description: String::new(),
-            size,
+            size: Arc::new(AtomicU64::new(size)),
             read_only: false,
             fast_zero: false,
         }
@@ -86,7 +89,13 @@ impl Export {
     /// Size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// The export has `size` bytes from now on, unless it is larger. Clients that connect from now on are told so; those that are
+    /// connected are not, but their requests beyond the old end are accepted. The volumes are as large already.
+    pub fn grow(&self, size: u64) {
+        self.size.fetch_max(size, Ordering::AcqRel);
     }
 
     /// Whether the export is read-only.
@@ -161,6 +170,16 @@ mod tests {
         let read_only = export.clone().read_only(true).fast_zero(true);
         assert_eq!(read_only.transmission_flags(false), 0b0101_0000_1111);
         assert_eq!(export.fast_zero(true).transmission_flags(false), 0b1101_0110_1101);
+    }
+
+    #[test]
+    fn an_export_grows_for_all_its_clones() {
+        let export = Export::new(1 << 20);
+        let clone = export.clone().read_only(true);
+        export.grow(2 << 20);
+        assert_eq!((export.size(), clone.size()), (2 << 20, 2 << 20));
+        clone.grow(1 << 20);
+        assert_eq!(export.size(), 2 << 20, "it does not shrink");
     }
 
     #[test]

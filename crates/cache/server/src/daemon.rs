@@ -2,13 +2,14 @@
 
 mod resize;
 
+use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_control::report::{CacheReport, OriginReport, StatusReport};
+use flaz_control::report::{CacheReport, OriginReport, StatusReport, VolumeResizeReport};
 use flaz_control::settings::SettingsPatch;
 use flaz_control::size::HumanBytes;
 use flaz_device::Device;
@@ -23,7 +24,7 @@ use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
 use flaz_nbd::Export;
-use flaz_runtime::file::{FileDevice, Hold, Kind, OpenMode};
+use flaz_runtime::file::{FileDevice, Hold, Identity, Kind, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime, compute};
 use uuid::Uuid;
 
@@ -72,7 +73,11 @@ pub struct Daemon {
     cache_report: Mutex<CacheReport>,
     /// The change of the size under way. Locked after `lifecycle`.
     resize: Mutex<Option<resize::Waited>>,
-    origin_report: OriginReport,
+    origin_path: PathBuf,
+    /// Bytes of the origin that are served.
+    origin_bytes: AtomicU64,
+    /// Held while the volume is resized: front ends are told the sizes in order.
+    resizing: Mutex<()>,
     /// Why the origin cannot be written.
     origin_protection: Option<String>,
     started: Instant,
@@ -215,10 +220,9 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         settings: Mutex::new(settings),
         cache_report: Mutex::new(cache_report(&spec.cache, lifecycle.superblock())),
         resize: Mutex::default(),
-        origin_report: OriginReport {
-            path: origin_path,
-            size_bytes: lifecycle.superblock().geometry.origin_len,
-        },
+        origin_path,
+        origin_bytes: AtomicU64::new(lifecycle.superblock().geometry.origin_len),
+        resizing: Mutex::new(()),
         origin_protection: protection,
         started,
         opened,
@@ -374,13 +378,18 @@ impl Daemon {
             total.add(&part.total);
             cleaning.extend_from_slice(&part.cleaning);
         }
+        let origin = OriginReport {
+            path: self.origin_path.clone(),
+            size_bytes: self.origin_bytes.load(Ordering::Relaxed),
+        };
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = self.cache_report.lock().unwrap_or_else(PoisonError::into_inner);
         let facts = Facts {
             spec: &self.spec,
             settings: settings.clone(),
             cache: &cache,
-            origin: &self.origin_report,
+            origin: &origin,
+            origin_now: self.devices.origin.file().measure().ok(),
             origin_protection: self.origin_protection.as_deref(),
             started: self.started,
             opened: &self.opened,
@@ -459,6 +468,54 @@ impl Daemon {
                  until the next start only, use --until-restart"
             )
         })?)
+    }
+
+    /// Takes over the size of an origin that has grown, and tells the front ends. If it has not grown, they are told all the same:
+    /// one may have been left at an older size.
+    ///
+    /// # Errors
+    /// The size cannot be taken over, or a front end cannot follow; or a thread does not answer. Clients then have the old size.
+    pub fn resize_volume(&self) -> Result<VolumeResizeReport, HostError> {
+        let _alone = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.devices.origin.file();
+        let origin = || format!("origin {}", file.path().display());
+        let bytes = file
+            .measure()
+            .map_err(|error| format!("{}: cannot determine its size: {error}", origin()))?;
+        if let Some(why) = self
+            .front_ends
+            .iter()
+            .find_map(|front_end| front_end.refuses(bytes))
+        {
+            return Err(why.into());
+        }
+        let grown = {
+            let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.stopping.load(Ordering::SeqCst) || self.detaching.load(Ordering::SeqCst) {
+                return Err("the daemon is stopping: resize the volume when it has stopped".into());
+            }
+            let identity = Identity::with_size(&lifecycle.superblock().origin_identity, bytes);
+            let around = self.devices.surroundings();
+            let grow = lifecycle.grow_origin(&around, &self.threads, bytes, &identity);
+            let grown = Runtime::new(Config::default())?
+                .block_on(grow)
+                .map_err(|error| format!("{}: {error}", origin()))?;
+            // Only now: the shards of all threads serve it.
+            self.threads
+                .ask(ANSWER_WITHIN, |reply| Order::GrowVolume(bytes, reply))?;
+            self.origin_bytes.store(bytes, Ordering::Relaxed);
+            grown
+        };
+        // Without the lock of the lifecycle: a driver waits for requests in flight.
+        Ok(VolumeResizeReport {
+            bytes_before: grown.before,
+            bytes: grown.after,
+            front_ends: self
+                .front_ends
+                .iter()
+                .flat_map(|front_end| front_end.grow(bytes))
+                .collect(),
+        })
     }
 
     /// Work that is done from time to time: `span` has passed since the last call.

@@ -43,6 +43,16 @@ impl HostDevice {
     }
 }
 
+impl HostDevice {
+    /// The file or device, at full speed.
+    pub fn file(&self) -> &FileDevice {
+        match self {
+            Self::Plain(device) => device,
+            Self::Slow(device) => device.device(),
+        }
+    }
+}
+
 macro_rules! both {
     ($self:ident, $device:ident => $call:expr) => {
         match $self {

@@ -7,7 +7,7 @@
 
 use std::thread::JoinHandle;
 
-use flaz_control::report::{BlockDeviceReport, NbdReport};
+use flaz_control::report::{BlockDeviceReport, FrontEndSizeReport, NbdReport};
 use flaz_engine::cache::shard_set::Reached;
 use flaz_nbd::Snapshot;
 use flaz_runtime::mailbox::Sender;
@@ -110,6 +110,15 @@ pub trait FrontEnd: Send + Sync {
     fn request_bytes(&self) -> usize {
         0
     }
+
+    /// Why clients cannot use a volume of `bytes` bytes, for a message. Nothing has changed yet.
+    fn refuses(&self, _bytes: u64) -> Option<String> {
+        None
+    }
+
+    /// The volume has grown to `bytes` bytes: tells the clients, as far as they can be told. Called again if they are to be
+    /// told again.
+    fn grow(&self, bytes: u64) -> Vec<FrontEndSizeReport>;
 
     /// The block devices of this front end, for `flaz status`.
     fn devices(&self) -> Vec<BlockDeviceReport> {

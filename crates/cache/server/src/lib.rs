@@ -51,7 +51,9 @@ pub use block_device::{BlockDeviceSpec, DriverSpec, RemovedDevice, UBLK_DEPTH_DE
 pub use daemon::{CLEAN_WITHIN, Daemon, Resize, start};
 pub use error::HostError;
 pub use filesystem::utc;
-pub use offline::{IdleCache, check, create, dump, identify, idle_cache, offline_status, refuse_to_wait};
+pub use offline::{
+    IdleCache, check, create, dump, identify, idle_cache, offline_status, refuse_to_wait, resize_volume,
+};
 pub use serve::{ServeError, Watch, serve};
 pub use spec::{CreateSpec, ServeSpec};
 pub use state::default_directory;

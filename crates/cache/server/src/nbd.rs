@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use flaz_control::report::NbdReport;
+use flaz_control::report::{FrontEndSizeReport, NbdReport};
 use flaz_nbd::limits::CONNECTIONS_MAX;
 use flaz_nbd::{
     Counters, Export, Incoming, Limits, NbdAddress, Server, Service, Shutdown, Snapshot, serve_connection,
@@ -130,6 +130,27 @@ impl FrontEnd for NbdFrontEnd {
 
     fn users(&self) -> Vec<String> {
         users(self.shutdown.clients())
+    }
+
+    fn grow(&self, bytes: u64) -> Vec<FrontEndSizeReport> {
+        let has_grown = self.export.size() < bytes;
+        self.export.grow(bytes);
+        // The protocol has no message for it.
+        let connected = if has_grown { self.shutdown.connections() } else { 0 };
+        let advice = (connected > 0).then(|| {
+            let connections = if connected == 1 {
+                "connection keeps"
+            } else {
+                "connections keep"
+            };
+            format!("{connected} {connections} the old size: connect again")
+        });
+        let size_of = |address: &NbdAddress| FrontEndSizeReport {
+            name: address.to_string(),
+            up_to_date: advice.is_none(),
+            advice: advice.clone(),
+        };
+        self.addresses.iter().map(size_of).collect()
     }
 
     fn counts(&self) -> Vec<Snapshot> {

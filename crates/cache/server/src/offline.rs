@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use flaz_control::report::{
     CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem,
-    REPORT_SCHEMA, StatusReport,
+    REPORT_SCHEMA, StatusReport, VolumeResizeReport,
 };
 use flaz_control::settings::SettingsPatch;
 use flaz_device::Device;
@@ -14,7 +14,7 @@ use flaz_engine::check::{Finding, Object, walk};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::format::superblock::{State, Superblock};
 use flaz_engine::settings::{Settings, StoredSettings};
-use flaz_runtime::file::{FileDevice, Hold, OpenMode, locked_by};
+use flaz_runtime::file::{FileDevice, Hold, Identity, OpenMode, locked_by};
 use flaz_runtime::{Config, Runtime};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::block_device::{refuse_left_over, refuse_on_waiting};
 use crate::daemon::open_cache;
 use crate::error::HostError;
-use crate::origin::warn_if_weak;
+use crate::origin::{another, refuse_used, warn_if_weak};
 use crate::safety;
 use crate::spec::CreateSpec;
 use crate::status::cache_report;
@@ -196,6 +196,43 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
         warnings,
     };
     Ok(report.with_health())
+}
+
+/// Takes over the size of an origin that has grown, in the superblock of a cache that is not running, whatever its state.
+/// `origin`: its path, if it has changed.
+///
+/// # Errors
+/// The cache is in use, or a block device of it waits for its server; the origin is in use or another one, or its size cannot be
+/// taken over; or a device failed.
+pub fn resize_volume(cache: &Path, origin: Option<&Path>) -> Result<VolumeResizeReport, HostError> {
+    refuse_to_wait(cache)?;
+    let _claim = safety::claim_existing(cache, safety::Access::ReadWrite)?;
+    let device = open_cache(cache, false)?;
+    let runtime = Runtime::new(Config::default())?;
+    let mut superblock = runtime.block_on(cache::read_superblock(&device))?;
+    refuse_left_over(&superblock, None)?;
+    let path = origin.map_or_else(|| superblock.origin_path.clone().into(), Path::to_owned);
+    refuse_used(&path)?;
+    let mode = OpenMode {
+        read_only: true,
+        hold: Hold::Exclusive,
+        buffered: false,
+    };
+    let origin = FileDevice::open(&path, mode).map_err(|error| format!("origin: {error}"))?;
+    let identity = origin.identity().id.clone();
+    let before = &superblock.origin_identity;
+    if identity != *before && !Identity::may_have_grown(before, &identity) {
+        return Err(another(&origin, &superblock));
+    }
+    let growing = cache::grow_idle_origin(&device, &origin, &mut superblock, &identity);
+    let grown = runtime
+        .block_on(growing)
+        .map_err(|error| format!("origin {}: {error}", path.display()))?;
+    Ok(VolumeResizeReport {
+        bytes_before: grown.before,
+        bytes: grown.after,
+        front_ends: Vec::new(),
+    })
 }
 
 fn walk_device(path: &Path, visit: &mut impl FnMut(Finding, u64, u64)) -> Result<Superblock, HostError> {

@@ -58,6 +58,10 @@ pub enum Order {
     },
     /// Whether the superblock permits dirty blocks.
     PermitWriteBack(bool, OneSender<()>),
+    /// The shards serve an origin that has grown to as many bytes.
+    GrowShards(u64, OneSender<()>),
+    /// The volume has as many bytes; the shards of all threads serve them.
+    GrowVolume(u64, OneSender<()>),
     /// Write all dirty blocks to the origin.
     Clean(OneSender<Result<(), IoError>>),
     /// Start the tasks of the shards.

@@ -3,12 +3,13 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use flaz_control::shell::quoted;
 use flaz_device::Device;
 use flaz_engine::cache::CacheError;
 use flaz_engine::fingerprint::{FINGERPRINT_BYTES, partitions, read_start};
 use flaz_engine::format::superblock::Superblock;
 use flaz_runtime::Runtime;
-use flaz_runtime::file::{FileDevice, Hold, OpenError, OpenMode};
+use flaz_runtime::file::{FileDevice, Hold, Identity, OpenError, OpenMode};
 
 use crate::block_device::refuse_on_waiting;
 use crate::device::HostDevice;
@@ -30,15 +31,7 @@ pub(crate) fn open_origin(
     path: &Path,
     superblock: &mut Superblock,
 ) -> Result<Origin, HostError> {
-    refuse_on_waiting("the origin", path, "specify another path of it with --origin")?;
-    if let Some(uses) = safety::final_uses_text(path) {
-        return Err(format!(
-            "origin {} is {uses}: writes to it bypass the cache; unmount it first, and mount the device that \
-             flaz serves instead",
-            path.display()
-        )
-        .into());
-    }
+    refuse_used(path)?;
     // Dirty blocks are written back even if clients may only read.
     let Origin {
         file: origin,
@@ -49,17 +42,7 @@ pub(crate) fn open_origin(
     warn_if_weak(&origin);
     if identity.id != superblock.origin_identity {
         if !spec.discard_cache {
-            return Err(format!(
-                "{} is not the origin that this cache was created for: expected {} ({}), found {} ({}); \
-                 specify the right origin with --origin, or discard the cached data with `flaz serve \
-                 --discard-cache`",
-                path.display(),
-                superblock.origin_path,
-                superblock.origin_identity,
-                identity.description,
-                identity.id
-            )
-            .into());
+            return Err(another(&origin, superblock));
         }
         superblock.origin_identity.clone_from(&identity.id);
         superblock.origin_path = path.display().to_string();
@@ -81,9 +64,10 @@ pub(crate) fn open_origin(
     if origin.len() > expected {
         tracing::warn!(
             "origin {} has grown from {expected} to {} bytes: only the first {expected} bytes are served; \
-             recreate the cache to serve all of it",
+             serve all of it with `flaz volume resize {}`",
             path.display(),
-            origin.len()
+            origin.len(),
+            quoted(&spec.cache)
         );
     }
     if let Some(why) = &protection {
@@ -106,6 +90,42 @@ pub(crate) fn open_origin(
         file: origin,
         protection,
     })
+}
+
+/// Refuses an origin that is in use without the cache, or that cannot be reached.
+///
+/// # Errors
+/// The user.
+pub(crate) fn refuse_used(path: &Path) -> Result<(), HostError> {
+    refuse_on_waiting("the origin", path, "specify another path of it with --origin")?;
+    match safety::final_uses_text(path) {
+        None => Ok(()),
+        Some(uses) => Err(format!(
+            "origin {} is {uses}: writes to it bypass the cache; unmount it first, and mount the device that \
+             flaz serves instead",
+            path.display()
+        )
+        .into()),
+    }
+}
+
+/// The refusal of an origin with another identity.
+pub(crate) fn another(found: &FileDevice, superblock: &Superblock) -> HostError {
+    let identity = found.identity();
+    let grown = match Identity::may_have_grown(&superblock.origin_identity, &identity.id) {
+        true => "if it is the same disk and has grown, take it over with `flaz volume resize`; otherwise ",
+        false => "",
+    };
+    format!(
+        "{} is not the origin that this cache was created for: expected {} ({}), found {} ({}); {grown}specify the right \
+         origin with --origin, or discard the cached data with `flaz serve --discard-cache`",
+        found.path().display(),
+        superblock.origin_path,
+        superblock.origin_identity,
+        identity.description,
+        identity.id
+    )
+    .into()
 }
 
 /// Opens the origin for reading and writing, or for reading only if it is protected or `read_only`.

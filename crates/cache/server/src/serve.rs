@@ -279,6 +279,16 @@ impl Handler {
             }
             Request::Resize { size } => resized(self.running()?.resize(size)),
             Request::ContinueResize {} => resized(self.running()?.continue_resize()),
+            Request::VolumeResize {} => {
+                let resized = self.running()?.resize_volume();
+                let report = resized.map_err(|error| chain(error.as_ref()))?;
+                tracing::info!(
+                    "the volume has {} bytes; it had {} before",
+                    report.bytes,
+                    report.bytes_before
+                );
+                Ok(Reply::VolumeResized(report))
+            }
             Request::Detach {} => {
                 self.running()?.detach().map_err(|error| chain(error.as_ref()))?;
                 self.life.ask_to_stop(Reason::Detached);

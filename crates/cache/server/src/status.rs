@@ -9,6 +9,7 @@ use flaz_control::report::{
     LatencyReport, LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport,
     QueueReport, REPORT_SCHEMA, ReclaimReport, SpaceReport, StatusReport, TrafficReport, WriteBackReport,
 };
+use flaz_control::shell::quoted;
 use flaz_control::size::HumanBytes;
 use flaz_engine::cache::lifecycle::Opened;
 use flaz_engine::format::superblock::{Superblock, VERSION};
@@ -95,6 +96,8 @@ pub(crate) struct Facts<'a> {
     pub settings: Settings,
     pub cache: &'a CacheReport,
     pub origin: &'a OriginReport,
+    /// Bytes of the origin now, if they are known.
+    pub origin_now: Option<u64>,
     /// Why the origin cannot be written.
     pub origin_protection: Option<&'a str>,
     pub started: Instant,
@@ -172,6 +175,11 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
             "the origin is read-only ({why}), and so is the cached device: make the origin writable and restart"
         ));
     }
+    if let Some(now) = facts.origin_now
+        && now != facts.origin.size_bytes
+    {
+        warnings.push(other_size(facts, now));
+    }
     for (device, emulation) in [
         ("origin", facts.spec.emulate_origin),
         ("cache device", facts.spec.emulate_cache),
@@ -183,6 +191,18 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
         }
     }
     warnings
+}
+
+/// The warning that the origin has another size than the volume.
+fn other_size(facts: &Facts<'_>, now: u64) -> String {
+    let served = facts.origin.size_bytes;
+    if now < served {
+        return format!("the origin has shrunk to {now} bytes, {served} are served: restore its size");
+    }
+    format!(
+        "the origin has grown to {now} bytes, {served} are served: serve all of it with `flaz volume resize {}`",
+        quoted(&facts.cache.path)
+    )
 }
 
 /// The warning that the cache device is not used.

@@ -251,6 +251,11 @@ impl ShardSet for Threads {
         Ok(())
     }
 
+    async fn grow_origin(&self, len: u64) -> Reached<()> {
+        self.ask(ANSWER_WITHIN, |reply| Order::GrowShards(len, reply))?;
+        Ok(())
+    }
+
     fn origin_writes(&self) -> &OriginWrites {
         &self.origin_writes
     }

@@ -150,6 +150,15 @@ impl Worker {
                 }
                 self.step(reply, async move |group| group.permit_write_back(permitted).await);
             }
+            Order::GrowShards(bytes, reply) => {
+                self.step(reply, async move |group| group.grow_origin(bytes).await);
+            }
+            Order::GrowVolume(bytes, reply) => {
+                if let Some(volume) = &self.volume {
+                    volume.grow(bytes);
+                }
+                let _ = reply.send(());
+            }
             Order::Clean(reply) => self.step(reply, async |group| {
                 let shards = group.shards();
                 let all = join_all(shards.iter().map(Shard::clean_all)).await;

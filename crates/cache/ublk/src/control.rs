@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::command_ring::{CommandRing, Patience};
 use crate::error::UblkError;
 use crate::protocol::{
-    ANY_DEVICE, ControlCommand, ControlOp, DeviceInfo, Encoding, Parameters, Processors, flag,
+    ANY_DEVICE, ControlCommand, ControlOp, DeviceInfo, Encoding, Parameters, Processors, SECTOR_BYTES, flag,
 };
 use crate::take_over::{self, take_over};
 
@@ -43,6 +43,8 @@ pub struct Control {
     file: File,
     ring: CommandRing,
     encoding: Encoding,
+    /// Whether the driver can change the size of a device.
+    can_resize: bool,
 }
 
 impl std::fmt::Debug for Control {
@@ -72,6 +74,7 @@ impl Control {
             file,
             ring: CommandRing::default(),
             encoding: Encoding::Ioctl,
+            can_resize: false,
         };
         control.probe()?;
         Ok(control)
@@ -94,6 +97,7 @@ impl Control {
                 if features & flag::IOCTL_ENCODE == 0 {
                     self.encoding = Encoding::Plain;
                 }
+                self.can_resize = features & flag::UPDATE_SIZE != 0;
                 Ok(())
             }
             Err(UblkError::Command { .. }) => {
@@ -147,6 +151,27 @@ impl Control {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the driver can change the size of a device.
+    #[must_use]
+    pub fn can_resize(&self) -> bool {
+        self.can_resize
+    }
+
+    /// Changes the size of a device that is served. The kernel tells its users.
+    ///
+    /// # Errors
+    /// The driver's; drivers that cannot do it are those that [`Control::can_resize`] says.
+    pub fn resize(&mut self, device: u32, bytes: u64) -> Result<(), UblkError> {
+        assert!(bytes.is_multiple_of(SECTOR_BYTES), "a device has whole sectors");
+        let command = ControlCommand {
+            data: bytes / SECTOR_BYTES,
+            ..ControlCommand::of(device)
+        };
+        const WHAT: &str = "change the size of a device";
+        self.exchange(WHAT, ControlOp::UpdateSize, command, 0_u64, COMMAND_LIMIT)?;
+        Ok(())
     }
 
     /// The processors whose requests go to a queue.

@@ -32,6 +32,8 @@ pub mod flag {
     pub const USER_RECOVERY_REISSUE: u64 = 1 << 4;
     /// Commands are numbered like ioctls.
     pub const IOCTL_ENCODE: u64 = 1 << 6;
+    /// The size of a device can be changed.
+    pub const UPDATE_SIZE: u64 = 1 << 10;
     /// The server copies data itself.
     pub const USER_COPY: u64 = 1 << 7;
     /// The device is zoned.
@@ -87,6 +89,8 @@ pub enum ControlOp {
     GetQueueAffinity,
     /// Reads the features of the driver.
     GetFeatures,
+    /// Changes the size of a device: Linux 6.16 and later. Its data is the size in sectors.
+    UpdateSize,
 }
 
 /// Commands to `/dev/ublkcN`.
@@ -127,6 +131,7 @@ impl ControlOp {
             Self::StartRecovery => (0x10, true),
             Self::EndRecovery => (0x11, true),
             Self::GetFeatures => (0x13, false),
+            Self::UpdateSize => (0x15, true),
         };
         match encoding {
             Encoding::Ioctl => ioctl(true, writes, number, size_of::<ControlCommand>()),
@@ -452,6 +457,7 @@ mod tests {
             (ControlOp::StartRecovery, 0xc020_7510, 0x10),
             (ControlOp::EndRecovery, 0xc020_7511, 0x11),
             (ControlOp::GetFeatures, 0x8020_7513, 0x13),
+            (ControlOp::UpdateSize, 0xc020_7515, 0x15),
         ];
         for (op, ioctl, plain) in all {
             assert_eq!(op.number(Encoding::Ioctl), ioctl, "{op:?}");

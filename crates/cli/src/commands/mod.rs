@@ -18,6 +18,7 @@ mod status;
 mod stop;
 pub(crate) mod study;
 mod target;
+pub(crate) mod volume;
 
 use crate::args::Command;
 use crate::error::Failure;
@@ -37,6 +38,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Flush(args) => clean::flush(&args),
         Command::Resize(args) => resize::run(&args),
         Command::Detach(args) => clean::detach(&args),
+        Command::Volume(args) => volume::run(&args),
         Command::Stop(args) => stop::run(&args),
         Command::RemoveDevice(args) => remove_device::run(&args),
         Command::Check(args) => check::run(&args),

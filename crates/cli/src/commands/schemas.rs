@@ -17,6 +17,7 @@ use serde_json::Value;
 use super::list::ListReport;
 use crate::report::{
     CheckReport, CreateReport, DumpRecord, FlushReport, RemovedDeviceReport, ResizeReport, StatusReport,
+    VolumeResizeReport,
 };
 
 /// The end of the name of a schema's file, after the words of the command.
@@ -32,6 +33,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("set", of::<Settings>()),
         ("flush", of::<FlushReport>()),
         ("resize", of::<ResizeReport>()),
+        ("volume-resize", of::<VolumeResizeReport>()),
         ("remove-device", of::<RemovedDeviceReport>()),
         ("check", of::<CheckReport>()),
         ("dump", of::<DumpRecord>()),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Configuration, SUFFIX, find, is_name};
 use crate::args::{Command, IdleArgs, ServeArgs, SetArgs, TargetArgs};
+use crate::commands::volume::VolumeCommand;
 use crate::error::Failure;
 
 /// Replaces the name of a configuration in a command by the paths that it stands for.
@@ -22,6 +23,7 @@ pub fn resolve(command: &mut Command) -> Result<(), Failure> {
         Command::Resize(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Detach(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Stop(args) => target(&mut args.target, None),
+        Command::Volume(args) => volume(&mut args.what),
         Command::Check(args) => cache(&mut args.cache),
         Command::Dump(args) => cache(&mut args.cache),
         Command::RemoveDevice(args) => {
@@ -82,6 +84,20 @@ fn target(target: &mut TargetArgs, idle: Option<&mut IdleArgs>) -> Result<(), Fa
         idle.state_dir = idle.state_dir.take().or(options.state_dir);
     }
     Ok(())
+}
+
+fn volume(command: &mut VolumeCommand) -> Result<(), Failure> {
+    match command {
+        VolumeCommand::Resize(args) => {
+            let mut idle = IdleArgs {
+                origin: args.origin.take(),
+                state_dir: None,
+            };
+            let resolved = target(&mut args.target, Some(&mut idle));
+            args.origin = idle.origin;
+            resolved
+        }
+    }
 }
 
 /// The first word is the cache, unless it is a setting and the control socket is given.

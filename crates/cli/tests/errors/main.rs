@@ -8,6 +8,7 @@
 mod create;
 mod resize;
 mod serve;
+mod volume;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -63,10 +64,12 @@ impl Scratch {
 
     /// Serves a cache. The caller stops it.
     fn served(&self, cache: impl AsRef<OsStr>) -> Served {
+        self.served_by(self.command("serve").arg(cache))
+    }
+
+    fn served_by(&self, command: &mut Command) -> Served {
         let log = self.path("log");
-        let mut child = self
-            .command("serve")
-            .arg(cache)
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(File::create(&log).unwrap())
             .spawn()
@@ -219,6 +222,7 @@ fn help_and_version_succeed() {
         "flush",
         "detach",
         "stop",
+        "volume resize",
         "remove-device",
         "check",
         "dump",
@@ -303,6 +307,7 @@ impl ControlHandler for Fake {
             Request::Set(_) | Request::SetUntilRestart(_) => {
                 Reply::Refused("the cache device failed: settings cannot be changed".to_owned())
             }
+            Request::VolumeResize {} => Reply::Refused("the origin has shrunk".to_owned()),
             Request::Flush {} | Request::Detach {} => Reply::Refused("the origin has no room".to_owned()),
             Request::Resize { .. } => Reply::Shrinking(ShrinkProgress {
                 regions_left: 7,
@@ -332,6 +337,9 @@ fn a_refusal_of_the_daemon_is_reported() {
     scratch
         .run("set --control s mode=write-around")
         .refused(FAILURE, &["the daemon reports: the cache device failed"]);
+    scratch
+        .run("volume resize --control s")
+        .refused(FAILURE, &["the daemon reports: the origin has shrunk"]);
     scratch
         .run("stop --control s")
         .refused(FAILURE, &["not closed cleanly: no space"]);

@@ -25,8 +25,10 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use flaz_control::report::FrontEndSizeReport;
 use flaz_engine::format::superblock::Superblock;
 use flaz_nbd::Export;
+use flaz_runtime::file::Identity;
 use uuid::Uuid;
 
 use self::kernel_nbd::KernelNbdFrontEnd;
@@ -182,7 +184,8 @@ impl Stamp {
     fn new(uuid: Uuid, origin_identity: &str) -> Self {
         Self {
             cache: crc32c::crc32c(uuid.as_bytes()),
-            origin: crc32c::crc32c(origin_identity.as_bytes()),
+            // A disk without a serial number may grow.
+            origin: crc32c::crc32c(Identity::without_size(origin_identity).as_bytes()),
         }
     }
 
@@ -269,7 +272,7 @@ struct Shape {
     read_only: bool,
 }
 
-/// Whether a device that was left over can serve this volume.
+/// Whether a device that was left over can serve this volume. A smaller one keeps its size: the origin has grown since.
 ///
 /// # Errors
 /// What differs.
@@ -281,13 +284,24 @@ fn fits(
     exported: &Exported,
 ) -> Result<(), HostError> {
     let access = |shape: Shape| if shape.read_only { "read-only" } else { "writable" };
-    let what = if found.sectors != wanted.sectors {
-        format!("has {} sectors, expected {}", found.sectors, wanted.sectors)
+    let what = if found.sectors > wanted.sectors {
+        format!(
+            "has {} sectors, expected at most {}",
+            found.sectors, wanted.sectors
+        )
     } else if found.read_only != wanted.read_only {
         format!("is {}, expected {}", access(found), access(wanted))
     } else if exported.discards_dirty {
         "may be in use, and would lose dirty data with --discard-dirty".to_owned()
     } else {
+        if found.sectors < wanted.sectors {
+            tracing::warn!(
+                "{} keeps the size of {} bytes with which it was left; the volume has {}: `flaz volume resize` says what to do",
+                device.display(),
+                found.sectors * 512,
+                wanted.sectors * 512
+            );
+        }
         return Ok(());
     };
     Err(format!(
@@ -306,6 +320,57 @@ enum Phase {
     Serving,
     /// The end of a connection to the driver is expected.
     Leaving,
+}
+
+/// Why a volume of `bytes` bytes cannot be a device with logical blocks of `block` bytes.
+fn not_in_blocks(name: &Path, block: u32, bytes: u64) -> Option<String> {
+    let is_odd = !bytes.is_multiple_of(u64::from(block));
+    is_odd.then(|| {
+        format!(
+            "{} has logical blocks of {block} bytes, and the size of the origin, {bytes} bytes, is not a multiple of them: make \
+             the origin a little larger, or smaller again",
+            name.display()
+        )
+    })
+}
+
+/// Gives a block device the size of the volume with `resize`, unless it has it.
+fn size_of_device(
+    name: &Path,
+    device: &Path,
+    bytes: u64,
+    resize: impl FnOnce() -> Result<(), String>,
+) -> FrontEndSizeReport {
+    size_report(name, bytes, || disk::bytes(device).ok().flatten(), resize)
+}
+
+fn size_report(
+    name: &Path,
+    bytes: u64,
+    size: impl Fn() -> Option<u64>,
+    resize: impl FnOnce() -> Result<(), String>,
+) -> FrontEndSizeReport {
+    let done = match size() {
+        Some(now) if now == bytes => Ok(()),
+        _ => resize(),
+    };
+    let has = size();
+    let advice = match (&done, has) {
+        (Ok(()), Some(now)) if now == bytes => None,
+        (Ok(()), _) => Some("the kernel has not changed its size".to_owned()),
+        (Err(why), _) => Some(why.clone()),
+    };
+    let advice = advice.map(|why| {
+        let now = has.map_or_else(|| "its old size".to_owned(), |now| format!("{now} bytes"));
+        format!(
+            "it has {now} until it is made anew ({why}): unmount it, stop the cache without --keep-device, and serve it again"
+        )
+    });
+    FrontEndSizeReport {
+        name: name.display().to_string(),
+        up_to_date: advice.is_none(),
+        advice,
+    }
 }
 
 /// The phase of a front end.

@@ -130,6 +130,51 @@ fn a_size_that_is_no_multiple_of_the_block_is_refused() {
 }
 
 #[test]
+fn a_disk_that_has_grown_keeps_its_stamp() {
+    let uuid = Uuid::from_u128(1);
+    let of = |identity| Stamp::new(uuid, identity);
+    assert_eq!(of("block:name=vdb,bytes=4096"), of("block:name=vdb,bytes=8192"));
+    assert_ne!(of("block:name=vdb,bytes=4096"), of("block:name=vdc,bytes=4096"));
+}
+
+#[test]
+fn a_size_in_parts_of_a_block_is_refused() {
+    let name = Path::new("/dev/flaz/disk");
+    assert_eq!(not_in_blocks(name, 4096, 1 << 20), None);
+    assert_eq!(not_in_blocks(name, 512, (1 << 20) + 512), None);
+    let why = not_in_blocks(name, 4096, (1 << 20) + 512).unwrap();
+    assert!(why.contains("/dev/flaz/disk") && why.contains("1049088"), "{why}");
+}
+
+/// The size in sysfs decides, whatever the driver answers.
+#[test]
+fn a_device_is_up_to_date_if_it_has_the_size() {
+    use std::cell::Cell;
+    let name = Path::new("/dev/flaz/disk");
+    let size = Cell::new(4096);
+    let report = |resize: &dyn Fn() -> Result<(), String>| {
+        let report = size_report(name, 8192, || Some(size.get()), resize);
+        assert_eq!(report.name, "/dev/flaz/disk");
+        assert_eq!(report.up_to_date, report.advice.is_none());
+        report.advice
+    };
+    let advice = report(&|| Err("too old".to_owned())).unwrap();
+    assert!(
+        advice.contains("4096 bytes")
+            && advice.contains("too old")
+            && advice.contains("without --keep-device"),
+        "{advice}"
+    );
+    assert!(report(&|| Ok(())).is_some(), "the kernel did nothing");
+    let grow = || {
+        size.set(8192);
+        Ok(())
+    };
+    assert_eq!(report(&grow), None);
+    assert_eq!(report(&|| panic!("it has the size already")), None);
+}
+
+#[test]
 fn a_device_that_differs_is_not_taken_over() {
     let wanted = Shape {
         sectors: 1 << 21,
@@ -151,7 +196,15 @@ fn a_device_that_differs_is_not_taken_over() {
         sectors: 2048,
         ..wanted
     };
-    refused(smaller, &volume, "has 2048 sectors, expected 2097152");
+    assert!(
+        fits("driver", device, smaller, wanted, &volume).is_ok(),
+        "the origin has grown"
+    );
+    let larger = Shape {
+        sectors: 1 << 22,
+        ..wanted
+    };
+    refused(larger, &volume, "has 4194304 sectors, expected at most 2097152");
     let read_only = Shape {
         read_only: true,
         ..wanted

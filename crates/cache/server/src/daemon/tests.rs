@@ -1,5 +1,6 @@
 use std::sync::mpsc;
 
+use flaz_control::report::FrontEndSizeReport;
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::settings::AfterCrash;
@@ -161,6 +162,10 @@ impl FrontEnd for Noting {
     }
 
     fn cut(&self) {}
+
+    fn grow(&self, _: u64) -> Vec<FrontEndSizeReport> {
+        Vec::new()
+    }
 
     fn request_bytes(&self) -> usize {
         24 << 20

@@ -31,14 +31,13 @@ impl Lifecycle {
         if shards.state().await?.fenced {
             return Err(CacheError::Fenced);
         }
-        if grown.before == grown.after && self.superblock.origin_identity == identity {
-            return Ok(grown);
-        }
         let (cache, writes) = (&*around.cache, shards.origin_writes());
         let origin = (len, identity);
-        if !planted(PlantedBug::GrowthNotStored) {
+        let is_stored = grown.before == grown.after && self.superblock.origin_identity == identity;
+        if !is_stored && !planted(PlantedBug::GrowthNotStored) {
             store_origin_served(&around.env, cache, &mut self.superblock, writes, origin).await?;
         }
+        // Also if it is stored: an earlier attempt may not have reached every thread.
         shards.grow_origin(len).await?;
         Ok(grown)
     }

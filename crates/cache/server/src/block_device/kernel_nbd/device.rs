@@ -278,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn a_device_of_another_size_is_not_taken_over() {
+    fn a_device_of_a_larger_size_is_not_taken_over() {
         let machine = Machine::new();
         machine.file("nbd0/size", "2097152\n");
         machine.file("nbd0/ro", "0\n");
         assert!(machine.devices.check(0, &exported(1 << 30, 512)).is_ok());
         let error = machine.devices.check(0, &exported(1 << 20, 512)).unwrap_err();
-        assert!(error.to_string().contains("expected 2048"), "{error}");
+        assert!(error.to_string().contains("expected at most 2048"), "{error}");
         machine.file("nbd0/size", "many\n");
         let error = machine.devices.check(0, &exported(1 << 30, 512)).unwrap_err();
         assert!(error.to_string().contains("found \"many\\n\""), "{error}");

@@ -23,6 +23,8 @@
 //!   exclusively and synced first. Unlike a ublk device, `/dev/nbdN` stays, with a size of 0: the driver makes 16 of them when
 //!   it is loaded. `NBD_CFLAG_DESTROY_ON_DISCONNECT` would take one of those from other users, and
 //!   `NBD_CFLAG_DISCONNECT_ON_CLOSE` would end the device with its last user, although the server goes on.
+//! - *Size.* `RECONFIGURE` changes the size of a connected device at once, and its users and udev hear of it. It waits for the
+//!   requests in flight first. A device that was left over keeps its size, which may be smaller than that of the volume now.
 //! - *Names.* The driver announces a device to udev while it executes `CONNECT`. So the number is chosen here, among those
 //!   without `/sys/block/nbdN/pid`, and its note for udev is written first; EBUSY means that another process was faster.
 
@@ -37,7 +39,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_control::report::BlockDeviceReport;
+use flaz_control::report::{BlockDeviceReport, FrontEndSizeReport};
 use flaz_nbd::limits::BYTES_IN_FLIGHT_MAX;
 use flaz_nbd::{Counters, Export, Incoming, Limits, Service, Shutdown, Snapshot, serve_connection};
 use flaz_runtime::Rt;
@@ -52,7 +54,7 @@ use self::netlink::Driver;
 use self::protocol::Connect;
 use super::{
     BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, Phases, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped,
-    claim, disk,
+    claim, disk, not_in_blocks, size_of_device,
 };
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
@@ -98,6 +100,7 @@ pub(super) struct KernelNbdFrontEnd {
     keep: AtomicBool,
     phases: Arc<Phases>,
     driver: Mutex<Driver>,
+    /// Of a logical block.
     block_bytes: u32,
     export: Arc<Export>,
     counters: Arc<Counters>,
@@ -126,7 +129,7 @@ impl KernelNbdFrontEnd {
         let driver = Driver::open()?;
         let devices = Devices::default();
         let stamp = Stamp::new(exported.uuid, &exported.origin_identity);
-        let block_bytes = spec.logical_block(exported)?;
+        let mut block_bytes = spec.logical_block(exported)?;
         let found = devices.find(stamp)?;
         let name = Name::new(&spec.name);
         let own = found.as_ref().map(Stamped::path);
@@ -140,6 +143,7 @@ impl KernelNbdFrontEnd {
                     let device = found.path();
                     tracing::warn!("{} keeps its own --block-size (it has {block})", device.display());
                 }
+                block_bytes = u32::try_from(block).unwrap_or(block_bytes);
                 (found.number, How::TakeOver)
             }
             (None, Some(number)) if devices.is_connected(number) => return Err(in_use(number)),
@@ -411,6 +415,26 @@ impl FrontEnd for KernelNbdFrontEnd {
 
     fn detached(&self) {
         self.keep.store(false, Ordering::SeqCst);
+    }
+
+    fn refuses(&self, bytes: u64) -> Option<String> {
+        not_in_blocks(&self.name.path(), self.block_bytes, bytes)
+    }
+
+    fn grow(&self, bytes: u64) -> Vec<FrontEndSizeReport> {
+        // First, because the kernel may read the new part at once.
+        self.export.grow(bytes);
+        let (device, name) = (self.device(), self.name.path());
+        let resize = || {
+            if !self.is_ours() {
+                return Err("it is no longer the device of this server".to_owned());
+            }
+            let resized = self
+                .driver()
+                .resize(self.number(), &self.stamp.to_string(), bytes);
+            resized.map_err(|error| error.to_string())
+        };
+        vec![size_of_device(&name, &device, bytes, resize)]
     }
 
     fn counts(&self) -> Vec<Snapshot> {

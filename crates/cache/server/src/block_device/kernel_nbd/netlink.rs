@@ -153,6 +153,18 @@ impl Driver {
         .map(drop)
     }
 
+    /// Changes the size of a device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn resize(&mut self, index: u32, backend: &str, bytes: u64) -> Result<(), DriverError> {
+        let family = self.family;
+        self.exchange("change the size of the device", |sequence| {
+            protocol::resize(family, sequence, index, backend, bytes)
+        })
+        .map(drop)
+    }
+
     /// Ends a device.
     ///
     /// # Errors

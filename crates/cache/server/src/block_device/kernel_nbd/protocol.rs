@@ -101,6 +101,16 @@ pub(super) fn reconfigure(family: u16, sequence: u32, index: u32, backend: &str,
     message.finish()
 }
 
+/// Changes the size of a device. The driver refuses another backend than that of [`connect`], and tells the device's users. It
+/// completes the requests in flight first, so the server must go on answering them.
+pub(super) fn resize(family: u16, sequence: u32, index: u32, backend: &str, bytes: u64) -> Vec<u8> {
+    let mut message = Message::new(family, command::RECONFIGURE, NBD_VERSION, sequence);
+    message.u32(attribute::INDEX, index);
+    message.u64(attribute::SIZE_BYTES, bytes);
+    message.text(attribute::BACKEND_IDENTIFIER, backend);
+    message.finish()
+}
+
 /// Ends a device: requests that wait fail.
 pub(super) fn disconnect(family: u16, sequence: u32, index: u32) -> Vec<u8> {
     let mut message = Message::new(family, command::DISCONNECT, NBD_VERSION, sequence);
@@ -300,6 +310,17 @@ mod tests {
             &[8, 0, 1, 0, 3, 0, 0, 0],
         ];
         assert_eq!(disconnect(NBD, 1, 3), expected.concat());
+    }
+
+    #[test]
+    fn a_device_gets_another_size() {
+        let expected = [
+            &[52, 0, 0, 0, 0x1c, 0, 5, 0, 4, 0, 0, 0, 0, 0, 0, 0, 3, 1, 0, 0][..],
+            &[8, 0, 1, 0, 3, 0, 0, 0],
+            &[12, 0, 2, 0, 0, 0, 0, 0x80, 0, 0, 0, 0],
+            &[11, 0, 10, 0, b'f', b'l', b'a', b'z', b'-', b'1', 0, 0],
+        ];
+        assert_eq!(resize(NBD, 4, 3, "flaz-1", 2 << 30), expected.concat());
     }
 
     fn from_kernel(kind: u16, sequence: u32, body: &[u8]) -> Vec<u8> {

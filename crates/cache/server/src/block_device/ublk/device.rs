@@ -63,11 +63,11 @@ pub(in super::super) fn left_over(uuid: Uuid, origin_bytes: u64) -> Result<Optio
 
 /// Whether a device whose stamp cannot be read may be that of a cache whose origin has `origin_bytes`. It need not be, but its
 /// size is all that a user other than root can see. To ignore such devices would let that user change the data behind a device of
-/// root's server that was killed. Users without a device of the same size are not kept from serving
-/// over NBD.
+/// root's server that was killed. A larger device keeps no user from serving over NBD.
 fn may_be_of(origin_bytes: u64, bytes: io::Result<Option<u64>>) -> bool {
     match bytes {
-        Ok(Some(bytes)) => bytes == origin_bytes,
+        // It may be smaller: it keeps its size when the origin grows.
+        Ok(Some(bytes)) => bytes <= origin_bytes,
         // It was never started, or was stopped: nothing waits in it.
         Ok(None) => false,
         Err(_) => true,
@@ -78,7 +78,7 @@ fn unknown(device: &Path, error: &UblkError) -> HostError {
     // Without its advice, which is for those who serve a device.
     let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
     format!(
-        "{DRIVER}: {} has the size of the origin, so it may be a device of this cache that waits for its server; expected to \
+        "{DRIVER}: {} is not larger than the origin, so it may be a device of this cache that waits for its server; expected to \
          read its stamp from /dev/ublk-control, found: {why}; run the command as root",
         device.display()
     )
@@ -268,8 +268,12 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_be_read_may_be_that_of_the_cache_if_it_has_the_size() {
+    fn a_device_that_cannot_be_read_may_be_that_of_the_cache_by_its_size() {
         assert!(may_be_of(1 << 20, Ok(Some(1 << 20))));
+        assert!(
+            may_be_of(1 << 20, Ok(Some(1 << 19))),
+            "the origin has grown since"
+        );
         assert!(!may_be_of(1 << 20, Ok(Some(1 << 21))), "another's");
         assert!(!may_be_of(1 << 20, Ok(None)), "no block device");
         assert!(may_be_of(1 << 20, Err(io::ErrorKind::PermissionDenied.into())));

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_control::report::BlockDeviceReport;
+use flaz_control::report::{BlockDeviceReport, FrontEndSizeReport};
 use flaz_ublk::protocol::{DeviceInfo, DeviceState, Processors};
 use flaz_ublk::{CharDevice, Control, Patience};
 
@@ -21,7 +21,7 @@ pub(super) use self::device::{left_over, remove_left};
 use self::queues::Queues;
 use super::{
     BlockDeviceSpec, Exported, FLUSH_WITHIN, Phase, SETTLE_POLL, SETTLE_WITHIN, Stamp, Stamped, claim, disk,
-    fits,
+    fits, not_in_blocks, size_of_device,
 };
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
@@ -45,6 +45,8 @@ pub(super) struct UblkFrontEnd {
     _held: Vec<Held>,
     keep: AtomicBool,
     read_only: bool,
+    /// Of a logical block.
+    block_bytes: u32,
     control: Mutex<Control>,
 }
 
@@ -61,6 +63,7 @@ impl UblkFrontEnd {
         let name = Name::new(&spec.name);
         let own = found.as_ref().map(Stamped::path);
         let held = claim::claim(spec.driver, &name, own.as_deref())?;
+        let mut block_shift = parameters.shifts[0];
         let info = match found {
             Some(info) => {
                 let found = control.parameters(info.device)?;
@@ -69,6 +72,7 @@ impl UblkFrontEnd {
                 for option in device::ignored(spec, &parameters, &found, &info) {
                     tracing::warn!("{} keeps its own {option}", info.path().display());
                 }
+                block_shift = found.shifts[0];
                 info
             }
             None => device::add(&mut control, spec, exported, parameters)?,
@@ -81,6 +85,8 @@ impl UblkFrontEnd {
             _held: held,
             keep: AtomicBool::new(spec.keep),
             read_only: exported.read_only,
+            // The kernel has checked it.
+            block_bytes: 1_u32.checked_shl(block_shift.into()).unwrap_or(u32::MAX),
             control: Mutex::new(control),
         })
     }
@@ -270,6 +276,22 @@ impl FrontEnd for UblkFrontEnd {
 
     fn detached(&self) {
         self.keep.store(false, Ordering::SeqCst);
+    }
+
+    fn refuses(&self, bytes: u64) -> Option<String> {
+        not_in_blocks(&self.name.path(), self.block_bytes, bytes)
+    }
+
+    fn grow(&self, bytes: u64) -> Vec<FrontEndSizeReport> {
+        let resize = || {
+            let mut control = self.control();
+            if !control.can_resize() {
+                return Err("the driver of this kernel cannot change the size of a device".to_owned());
+            }
+            let resized = control.resize(self.info.device, bytes);
+            resized.map_err(|error| error.to_string())
+        };
+        vec![size_of_device(&self.name.path(), &self.device(), bytes, resize)]
     }
 
     fn devices(&self) -> Vec<BlockDeviceReport> {
