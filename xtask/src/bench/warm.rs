@@ -428,6 +428,10 @@ impl ShardSet for RecoveryThreads<'_> {
         Ok(ShardsState::default())
     }
 
+    async fn grow_origin(&self, _len: u64) -> Reached<()> {
+        Ok(())
+    }
+
     fn origin_writes(&self) -> &OriginWrites {
         &self.origin_writes
     }

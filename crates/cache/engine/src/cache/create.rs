@@ -54,6 +54,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         codec: options.codec,
         settings: StoredSettings::default(),
         origin_fingerprint: None,
+        origin_created_len: options.origin_len,
         origin_identity: options.origin_identity,
         origin_path: options.origin_path,
     };

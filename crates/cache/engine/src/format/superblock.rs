@@ -86,7 +86,9 @@ struct RawVolume {
     origin_len: U64,
     first_stripe: U64,
     fingerprint: U32,
-    reserved: [u8; 12],
+    /// 0 if the origin has not grown.
+    created_len: U64,
+    reserved: [u8; 4],
 }
 
 const _: () = assert!(size_of::<RawVolume>() == 48);
@@ -148,6 +150,9 @@ pub struct Superblock {
     /// Fingerprint of the origin at a clean stop, or at this opening: see [`crate::fingerprint`]. Stored only while
     /// *clean*.
     pub origin_fingerprint: Option<NonZeroU32>,
+    /// Bytes of the origin when the cache was created, at most those of now: a block device that was left over may have any size
+    /// in between.
+    pub origin_created_len: u64,
     /// Identity of the origin.
     pub origin_identity: String,
     /// Path of the origin when the cache was created.
@@ -202,6 +207,9 @@ impl Superblock {
         // The cache has a single volume.
         volumes[0].uuid = *self.uuid.as_bytes();
         volumes[0].origin_len = U64::new(self.geometry.origin_len);
+        if self.origin_created_len != self.geometry.origin_len {
+            volumes[0].created_len = U64::new(self.origin_created_len);
+        }
         if self.state == State::Clean {
             volumes[0].fingerprint = U32::new(self.origin_fingerprint.map_or(0, NonZeroU32::get));
         }
@@ -334,6 +342,17 @@ impl Superblock {
                 volume.first_stripe.get().to_string(),
             );
         }
+        let origin_created_len = match volume.created_len.get() {
+            0 => geometry.origin_len,
+            len => len,
+        };
+        if origin_created_len > geometry.origin_len {
+            return fail(
+                "origin length at the creation of the cache",
+                "at most that of now",
+                origin_created_len.to_string(),
+            );
+        }
         let state = match raw.state.get() {
             0 => State::Clean,
             1 => State::Open,
@@ -386,6 +405,7 @@ impl Superblock {
             codec,
             settings: raw.settings.parse()?,
             origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()).filter(|_| state == State::Clean),
+            origin_created_len,
             origin_identity: text(&texts.identity, texts.identity_len, "origin identity")?,
             origin_path: text(&texts.path, texts.path_len, "origin path")?,
         })
@@ -416,6 +436,7 @@ mod tests {
                 ..StoredSettings::default()
             },
             origin_fingerprint: NonZeroU32::new(77),
+            origin_created_len: 1 << 30,
             origin_identity: "file:inode=5".into(),
             origin_path: "/dev/slow".into(),
         }
@@ -430,6 +451,18 @@ mod tests {
             assert!(Superblock::parse(&page, 64 << 20).is_err(), "byte {at}");
             page[at] ^= 4;
         }
+    }
+
+    #[test]
+    fn the_size_of_an_origin_before_it_grew_is_kept() {
+        let mut grown = superblock();
+        grown.geometry.origin_len += 512;
+        let page = grown.to_bytes().expect("fits");
+        assert_eq!(Superblock::parse(&page, 64 << 20), Ok(grown.clone()));
+        grown.origin_created_len = grown.geometry.origin_len + 512;
+        let page = grown.to_bytes().expect("fits");
+        let error = Superblock::parse(&page, 64 << 20).expect_err("it has shrunk");
+        assert!(error.to_string().contains("at the creation"), "{error}");
     }
 
     #[test]

@@ -157,7 +157,10 @@ pub(crate) fn refuse_left_over(cache: &Superblock, served: Option<DriverSpec>) -
     };
     if !matches!(served, Some(DriverSpec::Ublk { .. })) {
         waits(
-            ublk::left_over(cache.uuid, cache.geometry.origin_len)?,
+            ublk::left_over(
+                cache.uuid,
+                &(cache.origin_created_len..=cache.geometry.origin_len),
+            )?,
             ublk::DRIVER,
             "--ublk",
         )?;

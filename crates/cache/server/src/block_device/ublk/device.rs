@@ -1,6 +1,7 @@
 //! The device of the driver that belongs to a cache: found, and added.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -39,11 +40,14 @@ fn path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/ublkb{number}"))
 }
 
-/// The device of this cache, whose origin has `origin_bytes`, that waits for a server.
+/// The device of this cache that waits for a server. The device may have any of these sizes, which the origin has had.
 ///
 /// # Errors
 /// It cannot be found out.
-pub(in super::super) fn left_over(uuid: Uuid, origin_bytes: u64) -> Result<Option<PathBuf>, HostError> {
+pub(in super::super) fn left_over(
+    uuid: Uuid,
+    sizes: &RangeInclusive<u64>,
+) -> Result<Option<PathBuf>, HostError> {
     let numbers = flaz_ublk::device_numbers()?;
     if numbers.is_empty() {
         return Ok(None);
@@ -53,7 +57,7 @@ pub(in super::super) fn left_over(uuid: Uuid, origin_bytes: u64) -> Result<Optio
         Err(error) => match numbers
             .into_iter()
             .map(path)
-            .find(|file| may_be_of(origin_bytes, disk::bytes(file)))
+            .find(|file| may_be_of(sizes, disk::bytes(file)))
         {
             None => Ok(None),
             Some(device) => Err(unknown(&device, &error)),
@@ -61,13 +65,13 @@ pub(in super::super) fn left_over(uuid: Uuid, origin_bytes: u64) -> Result<Optio
     }
 }
 
-/// Whether a device whose stamp cannot be read may be that of a cache whose origin has `origin_bytes`. It need not be, but its
-/// size is all that a user other than root can see. To ignore such devices would let that user change the data behind a device of
-/// root's server that was killed. A larger device keeps no user from serving over NBD.
-fn may_be_of(origin_bytes: u64, bytes: io::Result<Option<u64>>) -> bool {
+/// Whether a device whose stamp cannot be read may be that of a cache whose origin has had these sizes: a device may keep its
+/// size when the origin grows. It need not be, but its size is all that a user other than root can see. To ignore such devices would
+/// let that user change the data behind a device of root's server that was killed. Users without a device of such a size are not
+/// kept from serving over NBD.
+fn may_be_of(sizes: &RangeInclusive<u64>, bytes: io::Result<Option<u64>>) -> bool {
     match bytes {
-        // It may be smaller: it keeps its size when the origin grows.
-        Ok(Some(bytes)) => bytes <= origin_bytes,
+        Ok(Some(bytes)) => sizes.contains(&bytes),
         // It was never started, or was stopped: nothing waits in it.
         Ok(None) => false,
         Err(_) => true,
@@ -78,7 +82,7 @@ fn unknown(device: &Path, error: &UblkError) -> HostError {
     // Without its advice, which is for those who serve a device.
     let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
     format!(
-        "{DRIVER}: {} is not larger than the origin, so it may be a device of this cache that waits for its server; expected to \
+        "{DRIVER}: {} has the size of the origin, so it may be a device of this cache that waits for its server; expected to \
          read its stamp from /dev/ublk-control, found: {why}; run the command as root",
         device.display()
     )
@@ -269,14 +273,19 @@ mod tests {
 
     #[test]
     fn a_device_that_cannot_be_read_may_be_that_of_the_cache_by_its_size() {
-        assert!(may_be_of(1 << 20, Ok(Some(1 << 20))));
-        assert!(
-            may_be_of(1 << 20, Ok(Some(1 << 19))),
-            "the origin has grown since"
-        );
-        assert!(!may_be_of(1 << 20, Ok(Some(1 << 21))), "another's");
-        assert!(!may_be_of(1 << 20, Ok(None)), "no block device");
-        assert!(may_be_of(1 << 20, Err(io::ErrorKind::PermissionDenied.into())));
+        let one = (1 << 20)..=(1 << 20);
+        let grown = (1 << 19)..=(1 << 20);
+        for bytes in [1 << 19, 3 << 18, 1 << 20] {
+            assert!(may_be_of(&grown, Ok(Some(bytes))), "{bytes}");
+            assert_eq!(
+                may_be_of(&one, Ok(Some(bytes))),
+                bytes == 1 << 20,
+                "another's: {bytes}"
+            );
+        }
+        assert!(!may_be_of(&grown, Ok(Some(1 << 21))), "another's");
+        assert!(!may_be_of(&one, Ok(None)), "no block device");
+        assert!(may_be_of(&one, Err(io::ErrorKind::PermissionDenied.into())));
         let source = io::Error::from_raw_os_error(rustix::io::Errno::ACCESS.raw_os_error());
         let denied = UblkError::Open {
             path: "/dev/ublk-control".into(),
