@@ -16,6 +16,7 @@
 //! | `origin_changed` | nothing: the origin is written without the cache while the cache is off |
 //! | `cache_lost` | the cache device is absent, a different one, an older copy, or returns after a fence |
 //! | `random` | both devices, at any time, then the process or the power |
+//! | `resize` | the process or the power, at every event of a cache that grows or shrinks |
 //! | `orderings` | nothing: the required order of events, and the state after a crash in between |
 //! | `planted` | nothing: the engine breaks orderings deliberately, and their tests must fail |
 //! | `write_back` | the same rows and orderings in write-back |
@@ -40,6 +41,7 @@ mod planted;
 mod random;
 mod region_reuse;
 mod reopen;
+mod resize;
 mod stalls;
 mod stops;
 mod world;
