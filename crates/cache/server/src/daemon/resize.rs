@@ -28,7 +28,7 @@ pub(super) struct Waited {
     before: CacheReport,
     /// The size that the client gave.
     size: Option<u64>,
-    asked: Instant,
+    pub(super) asked: Instant,
 }
 
 /// How far a change of the size is.

@@ -26,10 +26,9 @@ fn a_thread_panic_is_reported_at_shutdown() {
     join.join().expect("it ended cleanly");
 }
 
-#[test]
-fn a_detach_during_a_stop_does_not_report_success() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (cache, origin) = (folder.path().join("cache"), folder.path().join("origin"));
+/// A cache of 16 MiB in write-back over an origin of 16 MiB, and an address for clients.
+fn idle_cache(folder: &std::path::Path) -> ServeSpec {
+    let (cache, origin) = (folder.join("cache"), folder.join("origin"));
     for path in [&cache, &origin] {
         let file = std::fs::File::create(path).expect("a file");
         file.set_len(16 << 20).expect("it takes no room");
@@ -58,7 +57,7 @@ fn a_detach_during_a_stop_does_not_report_success() {
         create(&open(&cache), options).await.expect("it fits");
     });
     drop(runtime);
-    let spec = ServeSpec {
+    ServeSpec {
         cache,
         origin: None,
         nbd: Vec::new(),
@@ -74,11 +73,17 @@ fn a_detach_during_a_stop_does_not_report_success() {
         discard_dirty: false,
         after_crash: AfterCrash::Warm,
         device_timeout: None,
-        state_dir: Some(folder.path().join("state")),
+        state_dir: Some(folder.join("state")),
         read_only: false,
         emulate_origin: None,
         emulate_cache: None,
-    };
+    }
+}
+
+#[test]
+fn a_detach_during_a_stop_does_not_report_success() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spec = idle_cache(folder.path());
     let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
     daemon.stopping.store(true, Ordering::SeqCst);
     let refused = daemon.detach().expect_err("the stop may have missed it");
@@ -104,6 +109,83 @@ fn a_detach_during_a_stop_does_not_report_success() {
         .map(|report| report.live.map(|live| live.write_back));
     let unknown = unknown.expect_err("the amount of dirty data is unknown");
     assert!(unknown.to_string().contains("ended"), "{unknown}");
+}
+
+/// A daemon whose cache is full, and its shrink that has begun.
+fn shrinking(folder: &std::path::Path) -> (ServeSpec, Daemon) {
+    let socket = folder.join("nbd");
+    let address = format!("unix:{}", socket.display());
+    let spec = ServeSpec {
+        nbd: vec![address.parse().expect("an address")],
+        ..idle_cache(folder)
+    };
+    let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
+    let mut client = flaz_nbd::Client::connect(&socket).expect("connects");
+    let mut data = vec![0; 1 << 20];
+    for mib in 0..16_u64 {
+        // Does not compress.
+        let mut random = mib + 1;
+        for byte in &mut data {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            *byte = (random >> 56) as u8;
+        }
+        client.write(mib << 20, &data).expect("writes");
+    }
+    drop(client);
+    let begun = daemon.resize(Some(8 << 20)).expect("it is possible");
+    assert!(matches!(begun, Resize::Shrinking(_)), "{begun:?}");
+    (spec, daemon)
+}
+
+fn size_of(daemon: &Daemon) -> u64 {
+    daemon.status().expect("it answers").cache.size_bytes
+}
+
+#[test]
+fn a_shrink_without_a_client_is_called_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_, daemon) = shrinking(folder.path());
+    let again = daemon.resize(None).expect_err("one is under way").to_string();
+    assert!(again.contains("being made smaller already"), "{again}");
+    {
+        let mut waited = daemon.resize.lock().expect("no panic");
+        let waited = waited.as_mut().expect("only its client completes it");
+        waited.asked = waited
+            .asked
+            .checked_sub(Duration::from_secs(60))
+            .expect("a minute ago");
+    }
+    daemon.housekeep(HOUSEKEEP_EVERY);
+    let gone = daemon
+        .continue_resize()
+        .expect_err("it was called off")
+        .to_string();
+    assert!(gone.contains("called off"), "{gone}");
+    assert_eq!(size_of(&daemon), 16 << 20);
+    let mut step = daemon.resize(Some(8 << 20)).expect("another one can begin");
+    while let Resize::Shrinking(_) = step {
+        std::thread::sleep(Duration::from_millis(10));
+        step = daemon.continue_resize().expect("it goes on");
+    }
+    assert_eq!(size_of(&daemon), 8 << 20);
+    daemon.shutdown().expect("it stops");
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_shrink() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (spec, daemon) = shrinking(folder.path());
+    daemon.shutdown().expect("it stops");
+    let late = daemon.resize(None).expect_err("it has stopped").to_string();
+    assert!(late.contains("after the next start"), "{late}");
+    assert!(daemon.continue_resize().is_err());
+    drop(daemon);
+    let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
+    assert!(daemon.opened.start.keeps_contents());
+    assert_eq!(size_of(&daemon), 16 << 20);
+    daemon.shutdown().expect("it stops");
 }
 
 #[test]
