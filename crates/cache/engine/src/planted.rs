@@ -188,7 +188,7 @@ impl PlantedBug {
     /// block must be dropped by a reclaim, be written, and its intent cleared, before that reclaim ends.
     /// `StoredBeforeOrigin`: harmless behind an intent, as long as that is kept. `VoidedAfterSave`: both the device and the
     /// host must fail to take the fence mark, and the power be cut during a stop. `DirtyMarkedEarly`: harmless to data.
-    /// `GrowthNotStored`: the workload does not grow the origin.
+    /// `GrowthNotStored`: the origin grows in a test of its own only.
     pub const RARE: &[Self] = &[
         Self::OriginNotFlushedAtStart,
         Self::RingOfOldIgnored,

@@ -606,5 +606,6 @@ fn crashed(moment: &Moment, plan: Plan, ground: &Rc<Ground>) -> Start {
         past,
         memory: moment.memory,
         policies: moment.policies.clone(),
+        sizes: moment.sizes.clone(),
     }
 }

@@ -46,6 +46,8 @@ const CRASH_STATES: u64 = 200_000;
 const RESIZE_STATES: u64 = 40_000;
 /// The same of the test of withdrawals.
 const WITHDRAWAL_STATES: u64 = 20_000;
+/// The same of the test of growth.
+const GROWTH_STATES: u64 = 20_000;
 
 fn number_from_env(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -307,7 +309,6 @@ fn no_crash_beside_a_resize_loses_or_revives_anything() {
     if let Some(failure) = failure {
         report(failure, &adapt);
     }
-    eprintln!("{:?}", counts.kinds);
     let kinds = [
         counts.kinds.grown,
         counts.kinds.shrunk,
@@ -315,6 +316,28 @@ fn no_crash_beside_a_resize_loses_or_revives_anything() {
         counts.lived_on,
     ];
     assert!(kinds.iter().all(|&count| count > 0), "{counts:?}");
+}
+
+/// The origin grows while clients write, and they write beyond its old end at once.
+#[test]
+fn no_crash_beside_growth_loses_anything() {
+    let adapt = |scenario: &mut Scenario| {
+        let mut rng = Rng::new(scenario.seed ^ 0x96f0);
+        let shape = Shape::of_base(Scenario::base_of(scenario.seed));
+        workload::grow(&mut scenario.steps, &shape, &mut rng);
+    };
+    if replays(&adapt) {
+        return;
+    }
+    let goal = number_from_env("FLAZ_CRASH_STATES").unwrap_or(GROWTH_STATES);
+    let (counts, failure) = explore_all(goal, &|| {}, &adapt);
+    if let Some(failure) = failure {
+        report(failure, &adapt);
+    }
+    assert!(
+        counts.kinds.origins_grown > 0 && counts.lived_on > 0,
+        "{counts:?}"
+    );
 }
 
 /// Bases that are explored exhaustively: each mode on one shard and on two.

@@ -44,6 +44,9 @@ pub struct Opening {
     pub past: Rc<Cell<Past>>,
     /// The policy that the cache device has.
     pub stored_policy: Rc<StoredPolicy>,
+    /// The size of the origin that the cache device has, and the one that the origin can grow to.
+    pub stored_size: Rc<StoredSize>,
+    pub grown_len: u64,
     /// A request with FUA was made.
     pub asked_fua: Cell<bool>,
     /// The cache is being stopped while clients are running; they may get an error for that.
@@ -56,41 +59,46 @@ pub struct Opening {
     pub withdrawn: Cell<u64>,
     /// How often the size of the cache was changed.
     pub resized: Cell<Kinds>,
+    /// How often a larger origin was taken over.
+    pub origins_grown: Cell<u64>,
     /// The first failure.
     pub failure: Cell<Option<String>>,
 }
 
-/// The policies that the superblock may have after a crash: the last one that was stored, and those whose storing did not end
+/// The values that the superblock may have after a crash: the last one that was stored, and those whose storing did not end
 /// or failed since.
 #[derive(Debug)]
-pub struct StoredPolicy(RefCell<Vec<Option<PolicyKind>>>);
+pub struct Stored<T>(RefCell<Vec<T>>);
 
-impl StoredPolicy {
-    pub fn known(may_be: &[Option<PolicyKind>]) -> Self {
+/// The policy.
+pub type StoredPolicy = Stored<Option<PolicyKind>>;
+/// The size of the origin.
+pub type StoredSize = Stored<u64>;
+
+impl<T: Copy + PartialEq + std::fmt::Debug> Stored<T> {
+    pub fn known(may_be: &[T]) -> Self {
         Self(RefCell::new(may_be.to_vec()))
     }
 
-    fn starts(&self, policy: PolicyKind) {
-        self.0.borrow_mut().push(Some(policy));
+    fn starts(&self, value: T) {
+        self.0.borrow_mut().push(value);
     }
 
-    fn ends(&self, policy: PolicyKind) {
-        self.0.replace(vec![Some(policy)]);
+    fn ends(&self, value: T) {
+        self.0.replace(vec![value]);
     }
 
-    pub fn may_be(&self) -> Vec<Option<PolicyKind>> {
+    pub fn may_be(&self) -> Vec<T> {
         self.0.borrow().clone()
     }
 
     /// An opening has found this one.
-    pub fn found(&self, policy: Option<PolicyKind>) -> Result<(), String> {
-        let before = self.0.replace(vec![policy]);
-        if before.contains(&policy) {
+    pub fn found(&self, value: T) -> Result<(), String> {
+        let before = self.0.replace(vec![value]);
+        if before.contains(&value) {
             return Ok(());
         }
-        Err(format!(
-            "the policy {policy:?} is stored, expected one of {before:?}"
-        ))
+        Err(format!("{value:?} is stored, expected one of {before:?}"))
     }
 }
 
@@ -112,7 +120,23 @@ impl Opening {
         (self.spots[place.spot].first + place.first, place.count)
     }
 
+    /// Whether the volume has these sectors: clients ask for no others.
+    fn has(&self, sector: u64, count: u64) -> bool {
+        (sector + count) * SECTOR as u64 <= self.volume.size()
+    }
+
     pub async fn carry_out(&self, op: Op) -> Result<(), String> {
+        if let Op::Write { place, .. }
+        | Op::Read { place }
+        | Op::Trim { place, .. }
+        | Op::WriteZeroes { place, .. }
+        | Op::Prefetch { place } = op
+        {
+            let (sector, count) = self.sectors(place);
+            if !self.has(sector, count) {
+                return Ok(());
+            }
+        }
         match op {
             Op::Write { place, version, fua } => {
                 let (sector, count) = self.sectors(place);
@@ -207,6 +231,7 @@ impl Opening {
                 self.withdraw_write_back().await
             }
             Op::Resize { gone, patience_ms } => self.resize(gone, Duration::from_millis(patience_ms)).await,
+            Op::Grow => self.grow().await,
             Op::Mode(mode) => {
                 if mode == Mode::WriteBack {
                     return self.select_write_back().await;
@@ -281,15 +306,38 @@ impl Opening {
             policy: Some(policy),
             ..cache.superblock().settings
         };
-        self.stored_policy.starts(policy);
+        self.stored_policy.starts(Some(policy));
         let stored = cache.store_settings(settings).await;
         *self.cache.borrow_mut() = Some(cache);
         match stored {
             Ok(()) => {
-                self.stored_policy.ends(policy);
+                self.stored_policy.ends(Some(policy));
                 Ok(true)
             }
             Err(CacheError::Device(_) | CacheError::Fenced) if self.disk.stats().errors > 0 => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The origin grows, and the cache takes it over, unless the cache device failed, or the cache is being stopped.
+    async fn grow(&self) -> Result<(), String> {
+        let Some(mut cache) = self.take_cache().await else {
+            return Ok(());
+        };
+        let len = self.grown_len;
+        self.origin.grow(len);
+        self.stored_size.starts(len);
+        let grown = cache.grow_origin(len).await;
+        if let Ok(grown) = grown {
+            self.stored_size.ends(len);
+            self.volume.grow(len);
+            let count = &self.origins_grown;
+            count.set(count.get() + u64::from(grown.before < len));
+        }
+        *self.cache.borrow_mut() = Some(cache);
+        match grown {
+            Ok(_) => Ok(()),
+            Err(CacheError::Device(_) | CacheError::Fenced) if self.disk.stats().errors > 0 => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -486,7 +534,8 @@ impl Opening {
 
     /// Reads everything that the workload uses.
     pub async fn read_all(&self) -> Result<Vec<Print>, String> {
-        let reads = self.spots.iter().map(|spot| self.read(spot.first, spot.count));
+        let there = self.spots.iter().filter(|spot| self.has(spot.first, spot.count));
+        let reads = there.map(|spot| self.read(spot.first, spot.count));
         Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
 

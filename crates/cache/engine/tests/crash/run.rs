@@ -18,7 +18,7 @@ use futures_util::future::{join, join_all};
 
 use super::damage::{Damage, damage, damage_newest};
 use super::host::{Host, Notes};
-use super::opening::{Opening, StoredPolicy, client_task};
+use super::opening::{Opening, StoredPolicy, StoredSize, client_task};
 use super::oracle::{Crash, Ground, Oracle};
 use super::sectors::{Print, SECTOR};
 use super::workload::{Op, Shape, Step};
@@ -48,6 +48,8 @@ pub struct Start {
     pub memory: Option<HostRecord>,
     /// The policies that may be stored in the superblock.
     pub policies: Vec<Option<PolicyKind>>,
+    /// The sizes of the origin that may be stored.
+    pub sizes: Vec<u64>,
 }
 
 /// Earlier events that affect what may be demanded.
@@ -91,6 +93,7 @@ pub struct Moment {
     pub origin: DiskMoment,
     pub memory: Option<HostRecord>,
     pub policies: Vec<Option<PolicyKind>>,
+    pub sizes: Vec<u64>,
 }
 
 /// The events of a life.
@@ -154,6 +157,8 @@ pub struct Kinds {
     pub shrunk: u64,
     /// Shrinks that were called off.
     pub shrinks_called_off: u64,
+    /// Larger origins that were taken over.
+    pub origins_grown: u64,
 }
 
 impl Kinds {
@@ -169,6 +174,7 @@ impl Kinds {
         self.grown += other.grown;
         self.shrunk += other.shrunk;
         self.shrinks_called_off += other.shrinks_called_off;
+        self.origins_grown += other.origins_grown;
     }
 }
 
@@ -205,6 +211,7 @@ impl Life {
             past: end.past,
             memory: end.memory,
             policies: end.policies.clone(),
+            sizes: end.sizes.clone(),
         }
     }
 }
@@ -238,6 +245,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
     let host = Host::remembering(start.memory);
     let opening = Rc::new(Cell::new(true));
     let stored_policy = Rc::new(StoredPolicy::known(&start.policies));
+    let stored_size = Rc::new(StoredSize::known(&start.sizes));
     let watcher = Rc::new(Watcher {
         env: env.clone(),
         cache: Rc::clone(&cache),
@@ -247,6 +255,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         host: Rc::clone(&host),
         opening: Rc::clone(&opening),
         stored_policy: Rc::clone(&stored_policy),
+        stored_size: Rc::clone(&stored_size),
         moments: RefCell::default(),
     });
     if script.watch {
@@ -264,6 +273,7 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
         host,
         opening,
         stored_policy,
+        stored_size,
         warm: None,
         doing: "opening the cache",
         did: Counts::default(),
@@ -316,6 +326,7 @@ struct Watcher {
     /// The cache is being opened.
     opening: Rc<Cell<bool>>,
     stored_policy: Rc<StoredPolicy>,
+    stored_size: Rc<StoredSize>,
     moments: RefCell<Vec<Moment>>,
 }
 
@@ -359,6 +370,7 @@ impl Watcher {
             origin: self.origin.moment(),
             memory: self.host.memory(),
             policies: self.stored_policy.may_be(),
+            sizes: self.stored_size.may_be(),
         });
     }
 }
@@ -374,6 +386,7 @@ struct Living<'a> {
     host: Rc<Host>,
     opening: Rc<Cell<bool>>,
     stored_policy: Rc<StoredPolicy>,
+    stored_size: Rc<StoredSize>,
     warm: Option<bool>,
     /// The current activity, for a life that does not end.
     doing: &'static str,
@@ -511,6 +524,8 @@ impl Living<'_> {
             Err(error) => return Err(format!("the cache does not open: {error}")),
         };
         self.stored_policy.found(cache.superblock().settings.policy)?;
+        let size = cache.superblock().geometry.origin_len;
+        self.stored_size.found(size)?;
         let stopped = matches!(cache.start, flaz_engine::cache::Start::Warm(_));
         let warm = cache.stats().holdings.cached_blocks > 0;
         self.kinds.opened_failing += u64::from(failing);
@@ -526,12 +541,7 @@ impl Living<'_> {
         self.warm.get_or_insert(warm);
         self.cache.set_faults(self.script.cache_faults);
         self.origin.set_faults(self.script.origin_faults);
-        let volume = CachedVolume::new(
-            cache.shards(),
-            origin,
-            self.shape.origin_len,
-            settings.sequential_cutoff,
-        );
+        let volume = CachedVolume::new(cache.shards(), origin, size, settings.sequential_cutoff);
         Ok(Some(Opening {
             env: self.env.clone(),
             shards: cache.shards(),
@@ -549,12 +559,15 @@ impl Living<'_> {
             origin: Rc::clone(&self.origin),
             past: Rc::clone(&self.past),
             stored_policy: Rc::clone(&self.stored_policy),
+            stored_size: Rc::clone(&self.stored_size),
+            grown_len: self.shape.grown_len,
             asked_fua: Cell::new(false),
             stopping: Cell::new(false),
             under_way: Cell::new(0),
             damages: Cell::new(0),
             withdrawn: Cell::new(0),
             resized: Cell::default(),
+            origins_grown: Cell::new(0),
             failure: Cell::new(None),
         }))
     }
@@ -593,6 +606,7 @@ impl Living<'_> {
         self.kinds.damages += opening.damages.get();
         self.kinds.withdrawn += opening.withdrawn.get();
         self.kinds.add(&opening.resized.get());
+        self.kinds.origins_grown += opening.origins_grown.get();
         opening.failure.take().map_or(Ok(()), Err)
     }
 

@@ -100,6 +100,7 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
         past: Past::default(),
         memory: None,
         policies: vec![None],
+        sizes: vec![shape.origin_len],
     };
     for turn in 0..FILL_TURNS_MAX {
         let filler = Scenario::filler(base, turn, shape);

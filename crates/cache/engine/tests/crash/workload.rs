@@ -23,6 +23,12 @@ const BALLAST_BLOCKS: u64 = 110;
 const STRIPE_SECTORS: u64 = STRIPE_BYTES / SECTOR as u64;
 /// Bytes of a sequential stream: a few requests, or one of the larger ones.
 const CUTOFF_BYTES: u64 = 64 << 10;
+/// Spots within the size that the origin has at first. The others lie beyond it.
+const SPOTS: usize = 8;
+/// Bytes by which the origin grows, but for its alignment.
+const GROWTH: u64 = 2 * STRIPE_BYTES + STRIPE_BYTES / 2;
+/// Versions of writes beyond the old end count from here.
+const VERSION_BEYOND: u64 = 500_000;
 /// All modes.
 pub const MODES: [Mode; 4] = [
     Mode::WriteThrough,
@@ -88,6 +94,8 @@ pub enum Op {
         gone: u64,
         patience_ms: u64,
     },
+    /// The origin grows, and the cache takes it over.
+    Grow,
     /// Permanently flip a bit of the cache device, this far behind the superblocks.
     Rot {
         ppm: u64,
@@ -109,6 +117,7 @@ impl Op {
             Self::Mode(_)
                 | Self::Withdraw
                 | Self::Resize { .. }
+                | Self::Grow
                 | Self::Policy(_)
                 | Self::Cutoff { .. }
                 | Self::Rot { .. }
@@ -130,6 +139,8 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub origin_len: u64,
+    /// After it has grown.
+    pub grown_len: u64,
     pub cache_len: u64,
     pub wish: GeometryOptions,
     pub settings: Settings,
@@ -169,7 +180,7 @@ impl Shape {
         // In stripes without ballast.
         let large = (base % 9 == 5).then_some([2, 7][(base / 9 % 2) as usize]);
         let mut spots = Vec::new();
-        for stripe in 0..8 {
+        for stripe in 0..SPOTS as u64 {
             let mut count = BLOCK_SECTORS * rng.between(3, SPOT_BLOCKS_MAX);
             let over = count / 2;
             if large == Some(stripe as usize) {
@@ -203,12 +214,23 @@ impl Shape {
             };
             spots.push(Spot { first, count });
         }
+        let grown_len = whole + GROWTH + u64::from(origin_alignment);
+        // From the old end on, which may be within a block; across the border to another stripe; and to the new end.
+        let end = (origin_len / SECTOR as u64, grown_len / SECTOR as u64);
+        for (first, count) in [
+            (end.0, 12 * BLOCK_SECTORS),
+            (10 * STRIPE_SECTORS - 5 * BLOCK_SECTORS, 10 * BLOCK_SECTORS),
+            (end.1 - 20, 20),
+        ] {
+            spots.push(Spot { first, count });
+        }
         let apart = spots
             .windows(2)
             .all(|pair| pair[0].first + pair[0].count <= pair[1].first);
         assert!(apart, "spots overlap: {spots:?}");
         Self {
             origin_len,
+            grown_len,
             cache_len: (192 << 10) + shard_count * regions * (128 << 10),
             wish: GeometryOptions {
                 extent_bytes: Some(32 << 10),
@@ -372,7 +394,7 @@ impl Scenario {
         let mut generator = Generator::new(shape, rng.fork(), 1 + turn * 1000);
         let mut steps = Vec::new();
         for round in 0..6 {
-            for spot in 0..shape.spots.len() {
+            for spot in 0..SPOTS {
                 let place = generator.whole(spot);
                 let version = generator.version();
                 let op = match (round, rng.below(3)) {
@@ -441,6 +463,48 @@ pub fn with_resizes(scenario: &mut Scenario) {
     }
 }
 
+/// Inserts one growth of the origin, or two, of which the second changes nothing, and requests beyond its old end. Those before it
+/// are not made.
+pub fn grow(steps: &mut Vec<Step>, shape: &Shape, rng: &mut Rng) {
+    for n in 0..8 + rng.below(24) {
+        let spot = SPOTS + rng.below((shape.spots.len() - SPOTS) as u64) as usize;
+        let Spot { first: start, count } = shape.spots[spot];
+        let mut first = rng.below(count);
+        let mut len = 1 + rng.below(40);
+        if rng.below(4) > 0 {
+            // Whole blocks of the device.
+            first = ((start + first) / BLOCK_SECTORS * BLOCK_SECTORS).saturating_sub(start);
+            len = len.next_multiple_of(BLOCK_SECTORS) - (start + first) % BLOCK_SECTORS;
+        }
+        let count = len.min(count - first);
+        let place = Place { spot, first, count };
+        let fua = rng.below(8) == 0;
+        let op = match rng.below(12) {
+            0..=6 => Op::Write {
+                place,
+                version: VERSION_BEYOND + n,
+                fua,
+            },
+            7 => Op::Trim { place, fua },
+            8 => Op::WriteZeroes {
+                place,
+                may_unmap: rng.coin(),
+                fua,
+            },
+            9 => Op::Flush,
+            _ => Op::Read { place },
+        };
+        insert(steps, op, rng);
+    }
+    for _ in 0..1 + rng.below(2) {
+        // Mostly early.
+        let upto = 1 + rng.below(steps.len() as u64 / 2) as usize;
+        let mut early = steps.split_off(upto);
+        insert(steps, Op::Grow, rng);
+        steps.append(&mut early);
+    }
+}
+
 /// Inserts a step anywhere.
 fn insert(steps: &mut Vec<Step>, op: Op, rng: &mut Rng) {
     let at = rng.below(steps.len() as u64 + 1) as usize;
@@ -490,7 +554,7 @@ impl<'a> Generator<'a> {
             return self.large_place(large);
         }
         let rng = &mut self.rng;
-        let spots = self.shape.spots.len() as u64;
+        let spots = SPOTS as u64;
         let hot = rng.below(spots).min(rng.below(spots)).min(rng.below(spots));
         let spot = if rng.below(4) == 0 { rng.below(spots) } else { hot } as usize;
         let room = self.shape.spots[spot].count;
@@ -549,7 +613,7 @@ impl<'a> Generator<'a> {
             44..=54 => self.ballast(),
             55..=61 => Op::Read { place },
             62..=72 => {
-                let spot = self.rng.below(self.shape.spots.len() as u64) as usize;
+                let spot = self.rng.below(SPOTS as u64) as usize;
                 let count = self.shape.spots[spot].count.min(place.count);
                 Op::Read {
                     place: Place {
