@@ -137,11 +137,13 @@ fn every_command_takes_a_name() {
     assert_eq!(status["origin"]["path"], scratch.path("origin").to_str().unwrap());
     scratch.ok("set disk policy=fifo");
     scratch.ok("flush disk");
+    scratch.ok("volume resize disk");
     scratch.ok("stop disk");
     drop(server);
     scratch.ok("check disk");
     scratch.ok("dump disk");
     scratch.ok("flush disk");
+    scratch.ok("volume resize disk");
     scratch.ok("detach disk");
     // A configuration in another place.
     fs::rename(scratch.path("etc/disk.toml"), scratch.path("other.toml")).unwrap();

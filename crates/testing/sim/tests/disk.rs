@@ -560,3 +560,25 @@ fn an_operation_beyond_the_end_is_the_callers_mistake() {
     let (sim, disk) = setup(15);
     sim.block_on(read(&disk, MIB - 512, 1024));
 }
+
+#[test]
+fn a_disk_grows_durably() {
+    let sim = Sim::new(1);
+    let disk = SimDisk::new(&sim.env(), DiskConfig::fast(8192));
+    let before = disk.moment();
+    disk.grow(16384);
+    assert_eq!(disk.len(), 16384);
+    sim.block_on(async {
+        let data = IoBuf::copy_of(&[7; 4096]);
+        disk.write_at(12288, data, true).await.1.expect("it is there now");
+    });
+    let image = disk.crash(&CrashPlan::Nothing);
+    assert_eq!((image.len(), image.read(12288, 1)), (16384, vec![7]));
+    assert_eq!(before.cut(|_, _| true).len(), 8192);
+}
+
+#[test]
+#[should_panic(expected = "does not shrink")]
+fn a_disk_does_not_shrink() {
+    SimDisk::new(&Sim::new(1).env(), DiskConfig::fast(8192)).grow(4096);
+}

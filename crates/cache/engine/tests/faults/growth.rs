@@ -220,6 +220,7 @@ fn blocks_beyond_the_old_end_are_cached_after_growth() {
                 "{:?}",
                 live.cache.start
             );
+            assert_eq!(live.cache.superblock().origin_created_len, OLD);
             for block in BEYOND {
                 assert!(live.is_cached(block), "{mode}: block {block} after a stop");
                 live.read(block).await;
