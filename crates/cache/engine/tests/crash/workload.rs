@@ -452,6 +452,10 @@ pub fn withdraw(steps: &mut Vec<Step>, rng: &mut Rng) {
 
 /// Inserts changes of the cache's size between requests.
 pub fn with_resizes(scenario: &mut Scenario) {
+    if scenario.seed.is_multiple_of(4) {
+        // A sparse cache file.
+        scenario.cache_faults.allocate_no_space_ppm = 300_000;
+    }
     let rng = &mut Rng::new(scenario.seed ^ 0x517e);
     for _ in 0..2 + rng.below(4) {
         let gone = rng.below(5);

@@ -110,9 +110,11 @@ fn a_crash_in_a_shrink_leaves_the_old_or_the_new_cache() {
             let mut live = filled(&world).await;
             let dirty = live.dirty();
             assert_eq!(dirty > 100, mode == Mode::WriteBack, "{dirty} dirty blocks");
+            let index_bytes = live.stats().holdings.index_bytes;
             let moments = world.watch();
             resize(&mut live, bytes_of(&world.geometry, 10)).await;
             world.unwatch();
+            assert!(live.stats().holdings.index_bytes < index_bytes * 2 / 3);
             assert_eq!(regions(&live), 10);
             assert_eq!(
                 live.stats().holdings.capacity_bytes,

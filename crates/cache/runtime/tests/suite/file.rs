@@ -386,3 +386,36 @@ fn one_device_serves_several_threads() {
         thread.join().expect("no thread panics");
     }
 }
+
+/// All clones notice it, and reach what was not there when the file was opened.
+#[test]
+fn a_file_that_changes_its_size_is_measured_again() {
+    const LEN: u64 = 1 << 20;
+    let scratch = Scratch::new();
+    let path = scratch.file("grows", LEN);
+    let device = FileDevice::open(&path, EXCLUSIVE).expect("open");
+    let clone = device.clone();
+    let write_end = |device: &FileDevice, len| {
+        let device = device.clone();
+        run(async move { device.write_at(len - 4096, pattern(4096, 3), false).await.1 })
+    };
+    fs::File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_len(2 * LEN))
+        .expect("it becomes longer");
+    write_end(&clone, 2 * LEN).expect_err("it has not been measured");
+    assert_eq!(device.measure().expect("measured"), 2 * LEN);
+    assert_eq!(clone.len(), 2 * LEN);
+    write_end(&clone, 2 * LEN).expect("it is there");
+    device.set_len(4 * LEN, true).expect("it becomes longer");
+    assert_eq!(clone.len(), 4 * LEN);
+    let blocks = fs::metadata(&path).expect("metadata").blocks();
+    assert!(
+        blocks * 512 >= 2 * LEN,
+        "what is new is allocated: {blocks} blocks"
+    );
+    device.set_len(LEN, true).expect("it becomes shorter");
+    write_end(&clone, 2 * LEN).expect_err("it ends before");
+    assert_eq!(fs::metadata(&path).expect("metadata").len(), LEN);
+}

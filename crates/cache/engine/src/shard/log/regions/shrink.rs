@@ -138,10 +138,12 @@ impl Regions {
     /// Seals the regions that are given up, if none is in use and another one is free for reclaim. Returns whether they are sealed.
     pub(crate) fn seal(&mut self) -> bool {
         let enough = self.free_len() >= FREE_REGIONS_RESERVED;
+        let (given_up, free) = (self.len() - self.remaining(), self.spare.len + self.apart.len);
         let Some(shrink) = self.shrink.as_mut() else {
             return false;
         };
-        shrink.sealed |= shrink.used == 0 && enough;
+        // One that is neither free nor in use is being allocated.
+        shrink.sealed |= shrink.used == 0 && free == given_up && enough;
         shrink.sealed
     }
 
@@ -325,6 +327,25 @@ mod tests {
         assert_eq!(regions.take_withheld(), Some(7));
         regions.add_free(7);
         assert_eq!(take(&mut regions, false), Some(6));
+    }
+
+    #[test]
+    fn a_region_that_is_being_allocated_is_waited_for() {
+        for allocated in [false, true] {
+            let mut regions = Regions::all_free(8);
+            regions.withhold(6);
+            assert_eq!(regions.take_withheld(), Some(6));
+            give_up(&mut regions, 4);
+            assert_eq!(regions.given_up_used(), 0);
+            assert!(!regions.seal());
+            match allocated {
+                true => regions.add_free(6),
+                false => regions.withhold_again(6),
+            }
+            assert!(regions.seal());
+            regions.cut();
+            assert_eq!(regions.unused(), (4, 0));
+        }
     }
 
     #[test]
