@@ -114,6 +114,9 @@ impl Lifecycle {
             return Ok(Resizing::Shrinking(state));
         }
         self.shrink = None;
+        // The origin may have grown meanwhile.
+        let origin_len = self.superblock.geometry.origin_len;
+        let after = Geometry { origin_len, ..after };
         let stored = self.store_sizes(around, shards, after).await;
         // After an error too: the device may have the smaller sizes already, and the shards must not use more.
         shards.end_shrink().await?;

@@ -2,9 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use flaz_device::{DeviceOp, Env, IoBuf};
+use flaz_engine::cache::resize::Resizing;
 use flaz_engine::cache::{CacheError, GrownOrigin, GrowthError, Start, grow_idle_origin, read_superblock};
+use flaz_engine::format::geometry::REGIONS_MIN;
 use flaz_engine::format::superblock::State;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
@@ -35,6 +38,32 @@ async fn take_over(world: &World, live: &mut Live) {
     let (before, after) = (OLD, NEW);
     assert_eq!(grown, GrownOrigin { before, after });
     live.volume.grow(NEW);
+}
+
+/// The cache becomes smaller while a larger origin is taken over: neither undoes the other.
+#[test]
+fn an_origin_grows_while_the_cache_shrinks() {
+    let world = World::of_size(67, Mode::WriteThrough, 1, OLD);
+    world.sim.block_on(async {
+        let mut live = world.open().await;
+        live.warm(0..BLOCKS).await;
+        let smaller = world.geometry.region_offset(0, REGIONS_MIN);
+        let mut step = live.cache.begin_resize(smaller).await.expect("it is possible");
+        assert_ne!(step, Resizing::Done, "regions are in use");
+        take_over(&world, &mut live).await;
+        while step != Resizing::Done {
+            live.env.sleep(Duration::from_millis(5)).await;
+            step = live.cache.continue_resize().await.expect("it goes on");
+        }
+        let after = live.cache.superblock().geometry;
+        assert_eq!((after.regions_per_shard, after.origin_len), (REGIONS_MIN, NEW));
+        live.stop().await.expect("stops in order");
+    });
+    let found = world
+        .sim
+        .block_on(read_superblock(&world.cache))
+        .expect("it has one");
+    assert_eq!(found.geometry.origin_len, NEW);
 }
 
 /// A write that was acknowledged, or a flush.
