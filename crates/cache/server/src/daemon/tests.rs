@@ -100,6 +100,10 @@ fn a_detach_during_a_stop_does_not_report_success() {
         .set(&back, Lasting::Stored)
         .expect_err("the stop may have marked the cache");
     assert!(refused.to_string().contains("daemon is stopping"), "{refused}");
+    let refused = daemon
+        .resize_volume()
+        .expect_err("the stop may have closed the cache");
+    assert!(refused.to_string().contains("daemon is stopping"), "{refused}");
     daemon.stopping.store(false, Ordering::SeqCst);
     daemon.detach().expect("nothing is dirty");
     daemon.shutdown().expect("it stops");
