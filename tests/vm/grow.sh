@@ -15,7 +15,7 @@ partial=512
 
 modprobe -a nbd ublk_drv loop dm-mod
 mkdir -p "$files" /mnt/images
-mkfs.ext4 -q "$ORIGIN"
+mkfs.ext4 -qF "$ORIGIN"
 mount "$ORIGIN" /mnt/images
 image=/mnt/images/origin
 
@@ -129,6 +129,7 @@ for mode in write-through write-back; do
     else
         grep -q "^$device: it has $small bytes until it is made anew" /tmp/resized || fail "resized: $(cat /tmp/resized)"
         size_of "$device" "$small"
+        flaz status "$CACHE" --json | grep -q "$device has $small bytes" || fail "the status does not name the smaller device"
 
         step "$mode: killed with a smaller device, which keeps its size and its file system"
         kill_server

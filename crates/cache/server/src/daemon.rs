@@ -382,6 +382,11 @@ impl Daemon {
             path: self.origin_path.clone(),
             size_bytes: self.origin_bytes.load(Ordering::Relaxed),
         };
+        let devices: Vec<_> = self
+            .front_ends
+            .iter()
+            .flat_map(|front_end| front_end.devices())
+            .collect();
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = self.cache_report.lock().unwrap_or_else(PoisonError::into_inner);
         let facts = Facts {
@@ -400,11 +405,14 @@ impl Daemon {
                 .iter()
                 .flat_map(|front_end| front_end.report())
                 .collect(),
-            devices: self
-                .front_ends
+            smaller_devices: devices
                 .iter()
-                .flat_map(|front_end| front_end.devices())
+                .filter_map(|device| {
+                    let bytes = block_device::smaller_size(device, origin.size_bytes)?;
+                    Some((device.name.clone(), bytes))
+                })
                 .collect(),
+            devices,
         };
         drop(settings);
         let counts: Vec<_> = self

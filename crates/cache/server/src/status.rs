@@ -1,7 +1,7 @@
 //! Converts the counters of the engine and the NBD server to the status report.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use flaz_control::report::{
@@ -109,6 +109,8 @@ pub(crate) struct Facts<'a> {
     pub listeners: Vec<NbdReport>,
     /// The block devices.
     pub devices: Vec<BlockDeviceReport>,
+    /// Names and sizes of block devices that are smaller than the volume.
+    pub smaller_devices: Vec<(PathBuf, u64)>,
 }
 
 /// The status of a running cache. `nbd`: the counts of each thread's connections.
@@ -179,6 +181,14 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
         && now != facts.origin.size_bytes
     {
         warnings.push(other_size(facts, now));
+    }
+    for (name, bytes) in &facts.smaller_devices {
+        warnings.push(format!(
+            "{} has {bytes} bytes, {} are served: `flaz volume resize {}` says how it gets the new size",
+            name.display(),
+            facts.origin.size_bytes,
+            quoted(&facts.cache.path)
+        ));
     }
     for (device, emulation) in [
         ("origin", facts.spec.emulate_origin),

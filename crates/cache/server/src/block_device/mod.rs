@@ -25,7 +25,7 @@ use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use flaz_control::report::FrontEndSizeReport;
+use flaz_control::report::{BlockDeviceReport, FrontEndSizeReport};
 use flaz_engine::format::superblock::Superblock;
 use flaz_nbd::Export;
 use flaz_runtime::file::Identity;
@@ -335,6 +335,14 @@ fn not_in_blocks(name: &Path, block: u32, bytes: u64) -> Option<String> {
             name.display()
         )
     })
+}
+
+/// The size of a device that is smaller than a volume of `bytes` bytes: it keeps the size that it had when the origin grew.
+pub(crate) fn smaller_size(device: &BlockDeviceReport, bytes: u64) -> Option<u64> {
+    disk::bytes(&device.device)
+        .ok()
+        .flatten()
+        .filter(|has| *has < bytes)
 }
 
 /// Gives a block device the size of the volume with `resize`, unless it has it.
