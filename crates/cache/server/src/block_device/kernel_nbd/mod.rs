@@ -23,8 +23,10 @@
 //!   exclusively and synced first. Unlike a ublk device, `/dev/nbdN` stays, with a size of 0: the driver makes 16 of them when
 //!   it is loaded. `NBD_CFLAG_DESTROY_ON_DISCONNECT` would take one of those from other users, and
 //!   `NBD_CFLAG_DISCONNECT_ON_CLOSE` would end the device with its last user, although the server goes on.
-//! - *Size.* `RECONFIGURE` changes the size of a connected device at once, and its users and udev hear of it. It waits for the
-//!   requests in flight first. A device that was left over keeps its size, which may be smaller than that of the volume now.
+//! - *Size.* `RECONFIGURE` changes the size of a connected device at once, and its users and udev hear of it. Newer kernels freeze
+//!   the queue for it: they wait for the requests in flight, which the server goes on answering, and hold the lock that a take-over
+//!   needs. So a server that is killed in this very moment may leave a device that only a restart of the machine frees. A device
+//!   that was left over keeps its size, which may be smaller than that of the volume now.
 //! - *Names.* The driver announces a device to udev while it executes `CONNECT`. So the number is chosen here, among those
 //!   without `/sys/block/nbdN/pid`, and its note for udev is written first; EBUSY means that another process was faster.
 
