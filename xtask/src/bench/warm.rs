@@ -23,7 +23,9 @@ use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::Settings;
-use flaz_engine::shard::{ImageError, OriginWrites, Platform, RecoverError, Recovered, Shrinking};
+use flaz_engine::shard::{
+    ImageError, OriginWrites, Platform, RecoverError, Recovered, ResizeStep, Shrinking,
+};
 use flaz_engine::units::{BlockNumber, Epoch, STRIPE_BLOCKS};
 use flaz_engine::volume::{STRIPE_BYTES, Volume};
 use flaz_runtime::file::{FileDevice, OpenMode};
@@ -432,28 +434,8 @@ impl ShardSet for RecoveryThreads<'_> {
         Ok(())
     }
 
-    async fn prepare_growth(&self, _regions: u32) -> Reached<bool> {
-        Ok(true)
-    }
-
-    async fn grow(&self, _regions: u32) -> Reached<()> {
-        Ok(())
-    }
-
-    async fn begin_shrink(&self, _regions: u32) -> Reached<()> {
-        Ok(())
-    }
-
-    async fn continue_shrink(&self) -> Reached<Shrinking> {
+    async fn resize(&self, _step: ResizeStep) -> Reached<Shrinking> {
         Ok(Shrinking::default())
-    }
-
-    async fn end_shrink(&self) -> Reached<()> {
-        Ok(())
-    }
-
-    async fn cancel_shrink(&self) -> Reached<()> {
-        Ok(())
     }
 
     fn origin_writes(&self) -> &OriginWrites {

@@ -12,7 +12,7 @@ use flaz_engine::cache::{ShardsUnreachable, Trust};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, Shards, run_piece};
 use flaz_engine::settings::Settings;
-use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shrinking};
+use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, ResizeStep, Shrinking};
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::IoError;
@@ -73,29 +73,13 @@ pub enum Order {
     /// Change settings.
     Set(Settings, OneSender<()>),
     /// A step of a change of the cache's size.
-    Resize(ResizeStep),
+    Resize(ResizeStep, OneSender<Shrinking>),
     /// Stop the shards. On return everything admitted is on the cache device.
     Stop(OneSender<()>),
     /// Write the index images.
     Save(OneSender<Result<(), ImageError>>),
     /// End the thread.
     Exit,
-}
-
-/// A step of a change of the cache's size: see the methods of [`ShardSet`].
-pub enum ResizeStep {
-    /// Make the manifest ready for so many regions a shard.
-    Prepare(u32, OneSender<bool>),
-    /// Use so many regions a shard.
-    Grow(u32, OneSender<()>),
-    /// Begin to give up regions, so that so many remain.
-    Begin(u32, OneSender<()>),
-    /// Go on to give up regions.
-    Continue(OneSender<Shrinking>),
-    /// Remove the regions that were given up.
-    End(OneSender<()>),
-    /// Keep all regions.
-    Cancel(OneSender<()>),
 }
 
 /// The counts of a thread and its shards.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flaz_engine::cache::shard_set::{Reached, ShardSet, ShardsState, worst_save};
 use flaz_engine::cache::{ShardsUnreachable, Trust};
 use flaz_engine::format::superblock::Superblock;
-use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Shrinking};
+use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, ResizeStep, Shrinking};
 use flaz_engine::units::Epoch;
 use flaz_runtime::mailbox::{Sender, channel};
 use flaz_runtime::{OneReceiver, OneSender, oneshot};
@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::device::HostDevice;
 use crate::error::{Failed, HostError};
-use crate::order::{ANSWER_WITHIN, MAILBOX_MAX, Order, ResizeStep, post};
+use crate::order::{ANSWER_WITHIN, MAILBOX_MAX, Order, post};
 use crate::state::StateFile;
 use crate::worker::{self, WorkerParts};
 
@@ -214,41 +214,13 @@ impl ShardSet for Threads {
         Ok(total)
     }
 
-    async fn prepare_growth(&self, regions: u32) -> Reached<bool> {
-        let prepare = |reply| Order::Resize(ResizeStep::Prepare(regions, reply));
-        Ok(self.ask(STOP_WITHIN, prepare)?.into_iter().all(|well| well))
-    }
-
-    async fn grow(&self, regions: u32) -> Reached<()> {
-        self.ask(ANSWER_WITHIN, |reply| {
-            Order::Resize(ResizeStep::Grow(regions, reply))
-        })?;
-        Ok(())
-    }
-
-    async fn begin_shrink(&self, regions: u32) -> Reached<()> {
-        self.ask(ANSWER_WITHIN, |reply| {
-            Order::Resize(ResizeStep::Begin(regions, reply))
-        })?;
-        Ok(())
-    }
-
-    async fn continue_shrink(&self) -> Reached<Shrinking> {
+    async fn resize(&self, step: ResizeStep) -> Reached<Shrinking> {
         let mut total = Shrinking::default();
-        for part in self.ask(ANSWER_WITHIN, |reply| Order::Resize(ResizeStep::Continue(reply)))? {
+        // A large manifest is written in one step.
+        for part in self.ask(STOP_WITHIN, |reply| Order::Resize(step, reply))? {
             total.add(part);
         }
         Ok(total)
-    }
-
-    async fn end_shrink(&self) -> Reached<()> {
-        self.ask(ANSWER_WITHIN, |reply| Order::Resize(ResizeStep::End(reply)))?;
-        Ok(())
-    }
-
-    async fn cancel_shrink(&self) -> Reached<()> {
-        self.ask(ANSWER_WITHIN, |reply| Order::Resize(ResizeStep::Cancel(reply)))?;
-        Ok(())
     }
 
     async fn grow_origin(&self, len: u64) -> Reached<()> {

@@ -25,7 +25,7 @@ use futures_util::future::join_all;
 use crate::device::{HostDevice, Production};
 use crate::device_timeout::DeviceTimeout;
 use crate::error::HostError;
-use crate::order::{HostShards, Order, Reach, ResizeStep, Session, ThreadStats};
+use crate::order::{HostShards, Order, Reach, Session, ThreadStats};
 use crate::state::StateFile;
 use crate::state_records::StateRecords;
 use crate::status::Cleaning;
@@ -173,7 +173,9 @@ impl Worker {
                 self.set(&settings);
                 let _ = reply.send(());
             }
-            Order::Resize(step) => self.resize(step),
+            Order::Resize(step, reply) => {
+                self.step(reply, async move |group| group.resize(step).await);
+            }
             Order::Stop(reply) => self.step(reply, async |group| group.stop().await),
             Order::Save(reply) => self.step(reply, async |group| group.save().await),
             Order::Exit => unreachable!("the loop ends with this order"),
@@ -193,23 +195,6 @@ impl Worker {
                 let _ = reply.send(outcome);
             }
         });
-    }
-
-    fn resize(&self, step: ResizeStep) {
-        match step {
-            ResizeStep::Prepare(regions, reply) => {
-                self.step(reply, async move |group| group.prepare_growth(regions).await);
-            }
-            ResizeStep::Grow(regions, reply) => {
-                self.step(reply, async move |group| group.grow(regions).await);
-            }
-            ResizeStep::Begin(regions, reply) => {
-                self.step(reply, async move |group| group.begin_shrink(regions).await);
-            }
-            ResizeStep::Continue(reply) => self.step(reply, async |group| group.continue_shrink().await),
-            ResizeStep::End(reply) => self.step(reply, async |group| group.end_shrink().await),
-            ResizeStep::Cancel(reply) => self.step(reply, async |group| group.cancel_shrink().await),
-        }
     }
 
     fn piece(&self, shard: u32, piece: Piece, reply: OneSender<Result<Option<IoBuf>, IoError>>) {

@@ -28,7 +28,7 @@ use super::superblock::store_sizes_served;
 use super::surroundings::Surroundings;
 use crate::format::geometry::Geometry;
 use crate::planted::{PlantedBug, planted};
-use crate::shard::{Platform, Shrinking};
+use crate::shard::{Platform, ResizeStep, Shrinking};
 
 /// How far a change of the size is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +69,16 @@ impl Lifecycle {
                 self.store_sizes(around, shards, after).await?;
             }
             self.shrink = Some(after);
-            shards.begin_shrink(after.regions_per_shard).await?;
+            shards
+                .resize(ResizeStep::BeginShrink(after.regions_per_shard))
+                .await?;
             return self.continue_resize(around, shards).await;
         }
         if after.regions_per_shard > before.regions_per_shard
-            && !shards.prepare_growth(after.regions_per_shard).await?
+            && shards
+                .resize(ResizeStep::Prepare(after.regions_per_shard))
+                .await?
+                .fenced
         {
             return Err(ResizeError::Fenced.into());
         }
@@ -84,7 +89,7 @@ impl Lifecycle {
                 self.superblock.geometry = before;
             }
             stored?;
-            shards.grow(after.regions_per_shard).await?;
+            shards.resize(ResizeStep::Grow(after.regions_per_shard)).await?;
         }
         Ok(Resizing::Done)
     }
@@ -101,7 +106,7 @@ impl Lifecycle {
         let Some(after) = self.shrink else {
             return Err(ResizeError::CalledOff.into());
         };
-        let state = shards.continue_shrink().await?;
+        let state = shards.resize(ResizeStep::ContinueShrink).await?;
         if state.fenced || state.writeback_failing {
             self.cancel_resize(shards).await?;
             let bytes = state.dirty_bytes_left;
@@ -119,7 +124,7 @@ impl Lifecycle {
         let after = Geometry { origin_len, ..after };
         let stored = self.store_sizes(around, shards, after).await;
         // After an error too: the device may have the smaller sizes already, and the shards must not use more.
-        shards.end_shrink().await?;
+        shards.resize(ResizeStep::EndShrink).await?;
         stored?;
         Ok(Resizing::Done)
     }
@@ -130,7 +135,7 @@ impl Lifecycle {
     /// The shards cannot be reached.
     pub async fn cancel_resize<S: ShardSet>(&mut self, shards: &S) -> Result<(), CacheError> {
         if self.shrink.take().is_some() {
-            shards.cancel_shrink().await?;
+            shards.resize(ResizeStep::CancelShrink).await?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::trust::Trust;
 use crate::format::superblock::Superblock;
 use crate::settings::Settings;
 use crate::shard::{
-    ImageError, OriginWrites, Platform, RecoverError, Recovered, Shard, ShardParts, Shrinking,
+    ImageError, OriginWrites, Platform, RecoverError, Recovered, ResizeStep, Shard, ShardParts, Shrinking,
 };
 use crate::stats::StatsSnapshot;
 use crate::units::Epoch;
@@ -69,23 +69,8 @@ pub trait ShardSet {
     /// Dirty blocks, writes that may leave some, and whether the cache device is still in use.
     async fn state(&self) -> Reached<ShardsState>;
 
-    /// Makes the manifest ready for so many regions a shard. False: the cache device failed.
-    async fn prepare_growth(&self, regions: u32) -> Reached<bool>;
-
-    /// Each shard has so many regions from now on.
-    async fn grow(&self, regions: u32) -> Reached<()>;
-
-    /// Each shard begins to give up regions, so that so many remain.
-    async fn begin_shrink(&self, regions: u32) -> Reached<()>;
-
-    /// Each shard goes on to give up regions.
-    async fn continue_shrink(&self) -> Reached<Shrinking>;
-
-    /// The regions that were given up are removed.
-    async fn end_shrink(&self) -> Reached<()>;
-
-    /// All regions remain.
-    async fn cancel_shrink(&self) -> Reached<()>;
+    /// Takes a step of a change of the number of regions. Returns the sum of how far the shards are.
+    async fn resize(&self, step: ResizeStep) -> Reached<Shrinking>;
 
     /// Serves an origin that has grown to `len` bytes from now on. The superblock says so, stable.
     async fn grow_origin(&self, len: u64) -> Reached<()>;
@@ -315,40 +300,12 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
         Ok(total)
     }
 
-    async fn prepare_growth(&self, regions: u32) -> Reached<bool> {
-        let mut well = true;
-        for shard in self.shards().iter() {
-            well &= shard.prepare_growth(regions).await;
-        }
-        Ok(well)
-    }
-
-    async fn grow(&self, regions: u32) -> Reached<()> {
-        self.shards().iter().for_each(|shard| shard.grow(regions));
-        Ok(())
-    }
-
-    async fn begin_shrink(&self, regions: u32) -> Reached<()> {
-        self.shards().iter().for_each(|shard| shard.begin_shrink(regions));
-        Ok(())
-    }
-
-    async fn continue_shrink(&self) -> Reached<Shrinking> {
+    async fn resize(&self, step: ResizeStep) -> Reached<Shrinking> {
         let mut total = Shrinking::default();
         for shard in self.shards().iter() {
-            total.add(shard.continue_shrink());
+            total.add(shard.resize(step).await);
         }
         Ok(total)
-    }
-
-    async fn end_shrink(&self) -> Reached<()> {
-        self.shards().iter().for_each(|shard| shard.end_shrink());
-        Ok(())
-    }
-
-    async fn cancel_shrink(&self) -> Reached<()> {
-        self.shards().iter().for_each(Shard::cancel_shrink);
-        Ok(())
     }
 
     async fn grow_origin(&self, len: u64) -> Reached<()> {

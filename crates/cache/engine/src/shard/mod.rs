@@ -140,7 +140,7 @@ pub use platform::Platform;
 pub use queue::{JOB_BYTES_MAX, JOBS_MAX};
 pub use recover::Recovered;
 pub(crate) use region_reader::{Found, Guess, RegionPlace, read_region};
-pub use resize::Shrinking;
+pub use resize::{ResizeStep, Shrinking};
 
 /// The parts that a shard is built from.
 pub struct ShardParts<P: Platform> {

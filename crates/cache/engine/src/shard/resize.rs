@@ -40,39 +40,68 @@ impl Shrinking {
     }
 }
 
+/// A step of a change of the number of regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResizeStep {
+    /// Make the manifest ready for so many regions. On failure the cache device is fenced.
+    Prepare(u32),
+    /// The superblock says, stable, that there are so many regions: use them.
+    Grow(u32),
+    /// Only so many regions shall remain: begin to give up the others.
+    BeginShrink(u32),
+    /// Go on to give up regions. To be repeated until the shrink is not unfinished; from then on none of them is used.
+    ContinueShrink,
+    /// The superblock says, stable, that the regions that were given up do not exist.
+    EndShrink,
+    /// Call a shrink off: all regions remain.
+    CancelShrink,
+}
+
 impl<P: Platform> Shard<P> {
+    /// Takes a step.
+    pub async fn resize(self: &Rc<Self>, step: ResizeStep) -> Shrinking {
+        match step {
+            ResizeStep::Prepare(regions) => self.prepare_growth(regions).await,
+            ResizeStep::Grow(regions) => self.grow(regions),
+            ResizeStep::BeginShrink(regions) => self.begin_shrink(regions),
+            ResizeStep::ContinueShrink => return self.continue_shrink(),
+            ResizeStep::EndShrink => self.log.cut(),
+            ResizeStep::CancelShrink => self.cancel_shrink(),
+        }
+        Shrinking {
+            fenced: self.cache.is_fenced(),
+            ..Shrinking::default()
+        }
+    }
+
     /// Writes the manifest entries of regions that the shard will have, as free: stable on return. They are free since they were
-    /// created or given up; this replaces sectors that are damaged or that the device has lost. False: the device fails, and is
-    /// fenced.
-    pub async fn prepare_growth(self: &Rc<Self>, regions: u32) -> bool {
+    /// created or given up; this replaces sectors that are damaged or that the device has lost.
+    async fn prepare_growth(self: &Rc<Self>, regions: u32) {
         let new: Vec<u32> = (self.log.region_count() as u32..regions).collect();
         for some in new.chunks(MANIFEST_REGIONS_MAX) {
             let written = self.log.write_manifest(&self.cache, some, Copies::BothStable);
             if let Err(error) = written.await {
                 self.cache_error(&error);
                 self.fence("the manifest could not be written");
-                return false;
+                return;
             }
         }
-        !self.cache.is_fenced()
     }
 
-    /// The superblock says, stable, that the shard has so many regions. The new ones are free.
-    pub fn grow(self: &Rc<Self>, regions: u32) {
+    /// The new regions are free.
+    fn grow(self: &Rc<Self>, regions: u32) {
         self.log.grow(regions, self.cache.is_sparse());
         self.writeback.note_limit();
         self.want_reclaim();
     }
 
-    /// Only the first `regions` regions shall remain: begins to give up the others.
-    pub fn begin_shrink(self: &Rc<Self>, regions: u32) {
+    fn begin_shrink(self: &Rc<Self>, regions: u32) {
         self.log.plan_shrink(regions);
         self.writeback.note_limit();
         self.writeback.wake();
     }
 
-    /// Goes on to give up regions. To be called every now and then until nothing is left; from then on none of them is used.
-    pub fn continue_shrink(self: &Rc<Self>) -> Shrinking {
+    fn continue_shrink(self: &Rc<Self>) -> Shrinking {
         let level = self.dirty_level();
         let dirty_bytes_left = level.dirty.saturating_sub(level.limit);
         if dirty_bytes_left > 0 {
@@ -95,13 +124,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The superblock says, stable, that the regions that were given up do not exist.
-    pub fn end_shrink(&self) {
-        self.log.cut();
-    }
-
     /// Calls a shrink off, if one is under way: all regions remain.
-    pub fn cancel_shrink(self: &Rc<Self>) {
+    pub(super) fn cancel_shrink(self: &Rc<Self>) {
         self.log.keep_all();
         self.writeback.note_limit();
     }

@@ -390,6 +390,8 @@ fn one_device_serves_several_threads() {
 /// All clones notice it, and reach what was not there when the file was opened.
 #[test]
 fn a_file_that_changes_its_size_is_measured_again() {
+    use std::os::unix::fs::MetadataExt;
+
     const LEN: u64 = 1 << 20;
     let scratch = Scratch::new();
     let path = scratch.file("grows", LEN);
