@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use flaz_control::settings::{SettingsPatch, text_after};
-use flaz_control::size::HumanDuration;
+use flaz_control::size::{HumanBytes, HumanDuration};
 use flaz_control::{ControlError, ControlHandler, Reply, Request, Server, chain};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -314,7 +314,14 @@ impl Handler {
 
 fn resized(outcome: Result<Resize, HostError>) -> Result<Reply, String> {
     Ok(match outcome.map_err(|error| chain(error.as_ref()))? {
-        Resize::Done(report) => Reply::Resized(report),
+        Resize::Done(report) => {
+            tracing::info!(
+                "the cache uses {} of its device, before {}",
+                HumanBytes(report.size_bytes),
+                HumanBytes(report.size_before_bytes)
+            );
+            Reply::Resized(report)
+        }
         Resize::Shrinking(progress) => Reply::Shrinking(progress),
     })
 }

@@ -175,11 +175,6 @@ impl Daemon {
                         self.spec.cache.display()
                     );
                 }
-                tracing::info!(
-                    "the cache uses {} of its device now, before {}",
-                    HumanBytes(report.size_bytes),
-                    HumanBytes(report.size_before_bytes)
-                );
                 Ok(Resize::Done(report))
             }
         }
