@@ -25,6 +25,12 @@ mount "$device" "$files"
 head -c 20000000 /dev/urandom >"$files/data"
 sync
 sum=$(sha256sum <"$files/data")
+for operation in read write flush; do
+    flaz status "$CACHE" --json | python3 -c "
+import json, sys
+counts = {one['operation']: one['count'] for one in json.load(sys.stdin)['live']['operations']}
+sys.exit(counts['$operation'] == 0)" || fail "$operation requests of the device are not counted"
+done
 kill_server
 refused 'waits for its server' flaz serve "$CACHE" --nbd unix:/tmp/other.sock
 refused 'waits for its server' flaz flush "$CACHE"

@@ -117,7 +117,10 @@ impl Name {
 
     /// Removes all links to the device, and the note.
     pub(crate) fn unlink_all(&self, device: &Path) {
-        if let Err(error) = self.unlink_where(device, |_| true) {
+        let unlinked = self.unlink_where(device, |_| true);
+        if let Err(error) = unlinked
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!("cannot remove the links to {}: {error}", device.display());
         }
         self.forget_where(|_| true);

@@ -9,6 +9,7 @@
 //! | [`char_device`] | `/dev/ublkcN`: opened, with the requests that the driver describes there |
 //! | [`queue`] | the service of one queue |
 //! | `request` | one request, and its answer |
+//! | [`counters`] | what was served |
 //! | [`error`] | what fails, and what to do |
 //!
 //! Data is copied between the page cache and this process by the driver (its plain copy mode): a compressor has to see it in
@@ -20,6 +21,7 @@
 pub mod char_device;
 mod command_ring;
 pub mod control;
+pub mod counters;
 pub mod error;
 pub mod protocol;
 pub mod queue;
@@ -29,5 +31,6 @@ pub mod take_over;
 pub use char_device::{CharDevice, many_queues_are_possible};
 pub use command_ring::Patience;
 pub use control::{Control, NewDevice, device_numbers};
+pub use counters::{Counters, Counts, Kind};
 pub use error::UblkError;
 pub use queue::{Queue, bytes_in_progress_max};

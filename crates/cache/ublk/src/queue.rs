@@ -18,6 +18,7 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
+use std::sync::Arc;
 
 use flaz_device::local::{Notify, Semaphore};
 use flaz_device::{Env, IoBuf};
@@ -29,6 +30,7 @@ use futures_util::future::{Either, join, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::char_device::{CharDevice, Descriptors};
+use crate::counters::Counters;
 use crate::error::UblkError;
 use crate::protocol::{Descriptor, DeviceInfo, IoCommand, IoOp};
 use crate::request::{Refused, answer, changes_data, is_range, perform};
@@ -51,6 +53,7 @@ pub fn bytes_in_progress_max(depth: u16, request_bytes_max: usize) -> usize {
 pub struct Queue {
     number: u16,
     buffers: Vec<IoBuf>,
+    counters: Arc<Counters>,
 }
 
 impl std::fmt::Debug for Queue {
@@ -64,12 +67,13 @@ impl std::fmt::Debug for Queue {
 impl Queue {
     /// A queue of a device. Call this on the thread that will serve it, so that its memory is near that thread.
     #[must_use]
-    pub fn new(number: u16, info: &DeviceInfo) -> Self {
+    pub fn new(number: u16, info: &DeviceInfo, counters: Arc<Counters>) -> Self {
         assert!(number < info.queues, "queue {number} of {}", info.queues);
         let buffer = |_| in_memory(info.request_bytes_max as usize);
         Self {
             number,
             buffers: (0..info.depth).map(buffer).collect(),
+            counters,
         }
     }
 
@@ -190,6 +194,7 @@ struct Service<'a, D, V> {
     parking: Parking,
     requests: Requests,
     large_ranges: Semaphore,
+    counters: &'a Counters,
 }
 
 async fn serve<D: Driver, V: Volume>(
@@ -208,6 +213,7 @@ async fn serve<D: Driver, V: Volume>(
         parking: Parking::default(),
         requests: Requests::default(),
         large_ranges: Semaphore::new(LARGE_RANGES_MAX),
+        counters: &queue.counters,
     };
     let tags = (0..)
         .zip(queue.buffers)
@@ -269,13 +275,18 @@ impl<D: Driver, V: Volume> Service<'_, D, V> {
             if self.parking.begun.get() {
                 return End::Parked;
             }
+            self.counters.begin(request.op());
             let done = match self.read_only && changes_data(request.op()) {
                 true => Err(Refused::ReadOnly),
                 false => perform(self.volume, request, &mut buf)
                     .await
                     .map_err(Refused::Failed),
             };
-            let Some(result) = answer(done, request) else {
+            let failed = done.is_err();
+            let result = answer(done, request);
+            // What the next server answers has not failed.
+            self.counters.end(request.op(), failed && result.is_some());
+            let Some(result) = result else {
                 return End::Parked;
             };
             next = (IoOp::CommitAndFetch, result, buf);

@@ -111,7 +111,7 @@ impl Draft {
         };
         write().map_err(Failure::system(what()))?;
         tracing::info!(
-            "wrote {}: set the front ends and settings there, then: systemctl enable --now flaz@{}",
+            "wrote {}: set the front ends and settings there, then: systemctl daemon-reload; systemctl enable --now flaz@{}",
             self.path.display(),
             self.name
         );
@@ -132,7 +132,12 @@ fn stable_name(path: &Path, disks: &Path) -> Option<PathBuf> {
     for kind in ["by-id", "by-partuuid"] {
         let entries = fs::read_dir(disks.join(kind)).into_iter().flatten().flatten();
         let links = entries.map(|entry| entry.path());
+        // The contents of a disk have names there too, which the device that flaz serves gets as well.
+        let names_contents = |link: &Path| {
+            (link.file_name()).is_some_and(|name| name.to_string_lossy().starts_with("lvm-pv-uuid-"))
+        };
         let mut same: Vec<_> = links
+            .filter(|link| !names_contents(link))
             .filter(|link| fs::canonicalize(link).is_ok_and(|real| real == path))
             .collect();
         same.sort();
@@ -219,12 +224,12 @@ mod tests {
         fs::write(&disk, "").unwrap();
         fs::write(&other, "").unwrap();
         fs::create_dir_all(dev.join("disk/by-id")).unwrap();
-        for link in ["wwn-2", "ata-1"] {
+        for link in ["lvm-pv-uuid-0", "wwn-2", "zz-1"] {
             std::os::unix::fs::symlink("../../sdb", dev.join("disk/by-id").join(link)).unwrap();
         }
         let disks = dev.join("disk");
         let found = stable_name(&disk, &disks);
-        assert_eq!(found.as_deref(), Some(disks.join("by-id/ata-1").as_path()));
+        assert_eq!(found.as_deref(), Some(disks.join("by-id/wwn-2").as_path()));
         assert_eq!(stable_name(&other, &disks), None, "no link names it");
         assert_eq!(
             stable_name(&disks.join("by-id/wwn-2"), &disks),

@@ -672,7 +672,7 @@ fn missing_paths_are_reported_with_advice() {
     for command in ["serve", "status", "detach", "flush", "stop", "check"] {
         scratch.run(&format!("{command} none")).refused(
             FAILURE,
-            &["none: no such cache device: create one with `flaz create`"],
+            &["none: no such cache device: connect it again, or correct the path"],
         );
         scratch.run(&format!("{command} .")).refused(
             FAILURE,

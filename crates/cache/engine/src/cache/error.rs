@@ -234,7 +234,8 @@ pub enum Untrusted {
     /// The device is older than its host record.
     #[error(
         "the cache device holds an older state than it had on this host (generation {found}, expected {expected} or later): \
-         it was restored from a copy, or has lost writes that it had reported as stable"
+         it was restored from a copy, or has lost writes that it had reported as stable. If the newer device still exists, use that \
+         one"
     )]
     RolledBack {
         /// Generation in the host record.

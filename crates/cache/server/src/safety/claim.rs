@@ -126,7 +126,7 @@ pub fn cache(path: &Path) -> Result<Node, SafetyError> {
     Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
         role: "cache device",
-        advice: "create one with `flaz create`",
+        advice: "connect it again, or correct the path; `flaz create` makes a new cache",
     })
 }
 

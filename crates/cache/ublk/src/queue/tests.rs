@@ -89,6 +89,7 @@ fn queue(depth: usize) -> Queue {
     Queue {
         number: 3,
         buffers: (0..depth).map(buffer).collect(),
+        counters: Arc::default(),
     }
 }
 

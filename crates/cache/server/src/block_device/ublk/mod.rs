@@ -12,8 +12,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flaz_control::report::{BlockDeviceReport, FrontEndSizeReport};
+use flaz_nbd::Snapshot;
 use flaz_ublk::protocol::{DeviceInfo, DeviceState, Processors};
-use flaz_ublk::{CharDevice, Control, Patience};
+use flaz_ublk::{CharDevice, Control, Counts, Kind, Patience};
 
 pub use self::device::DEPTH_DEFAULT;
 use self::device::REQUEST_BYTES_MAX;
@@ -294,6 +295,10 @@ impl FrontEnd for UblkFrontEnd {
         vec![size_of_device(&self.name.path(), &self.device(), bytes, resize)]
     }
 
+    fn counts(&self) -> Vec<Snapshot> {
+        self.queues.counts().iter().map(snapshot).collect()
+    }
+
     fn devices(&self) -> Vec<BlockDeviceReport> {
         vec![BlockDeviceReport {
             name: self.name.path(),
@@ -319,6 +324,34 @@ impl Drop for UblkFrontEnd {
                 tracing::warn!("{error}");
             }
         }
+    }
+}
+
+/// The counts of a queue, as those of a connection.
+fn snapshot(counts: &Counts) -> Snapshot {
+    let (of, failed) = (|kind| counts.requests(kind), |kind| counts.failed(kind));
+    let all = [
+        Kind::Read,
+        Kind::Write,
+        Kind::Flush,
+        Kind::Discard,
+        Kind::WriteZeroes,
+    ];
+    Snapshot {
+        reads: of(Kind::Read),
+        writes: of(Kind::Write),
+        flushes: of(Kind::Flush),
+        trims: of(Kind::Discard),
+        write_zeroes: of(Kind::WriteZeroes),
+        errors: all.into_iter().map(failed).sum(),
+        read_errors: failed(Kind::Read),
+        write_errors: failed(Kind::Write),
+        flush_errors: failed(Kind::Flush),
+        trim_errors: failed(Kind::Discard),
+        write_zeroes_errors: failed(Kind::WriteZeroes),
+        answered: counts.ended,
+        requests_in_flight_peak: counts.peak,
+        ..Snapshot::default()
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use flaz_runtime::{OneReceiver, OneSender, oneshot};
 use flaz_ublk::protocol::{DeviceInfo, Processors};
-use flaz_ublk::{CharDevice, Queue};
+use flaz_ublk::{CharDevice, Counters, Counts, Queue};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::super::{Phase, Phases, SETTLE_POLL, SETTLE_WITHIN};
@@ -28,6 +28,8 @@ pub(super) struct Queues {
     /// The first error of a queue.
     error: Arc<OnceLock<String>>,
     senders: Mutex<Senders>,
+    /// Of each queue.
+    counters: Mutex<Vec<Arc<Counters>>>,
 }
 
 #[derive(Default)]
@@ -73,6 +75,12 @@ impl Queues {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What each queue has served.
+    pub(super) fn counts(&self) -> Vec<Counts> {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.iter().map(|counters| counters.counts()).collect()
+    }
+
     /// Makes all queues ready; each thread is to run on the processors of its queues.
     ///
     /// # Errors
@@ -90,8 +98,13 @@ impl Queues {
             let (begin, begun) = oneshot();
             let (park, parked) = oneshot();
             let (sender, receiver) = oneshot();
+            let counters = Arc::new(Counters::default());
+            let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push(Arc::clone(&counters));
+            drop(all);
             let parts = Parts {
                 number,
+                counters,
                 info,
                 // Once for each thread.
                 processors: processors[thread].take(),
@@ -151,6 +164,7 @@ impl Queues {
 /// What a thread needs to serve a queue.
 struct Parts {
     number: u16,
+    counters: Arc<Counters>,
     info: DeviceInfo,
     /// The thread is to run on these.
     processors: Option<Processors>,
@@ -168,7 +182,7 @@ fn session(parts: Parts) -> Session {
         if let Some(processors) = &parts.processors {
             run_on(processors);
         }
-        let queue = Queue::new(parts.number, &parts.info);
+        let queue = Queue::new(parts.number, &parts.info, parts.counters);
         // If the start was cancelled, there is no receiver.
         let _ = parts.ready.send(());
         Box::pin(async move {
