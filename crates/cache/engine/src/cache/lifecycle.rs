@@ -102,6 +102,8 @@ pub struct Lifecycle {
     pub(super) superblock: Superblock,
     /// The sizes after the shrink under way.
     pub(super) shrink: Option<Geometry>,
+    /// Not every shard may have heard of the sizes in the superblock.
+    pub(super) unsettled: bool,
 }
 
 impl Lifecycle {
@@ -152,8 +154,12 @@ impl Lifecycle {
         }
         shards.permit_write_back(superblock.dirty).await?;
         shards.start().await?;
-        let shrink = None;
-        Ok((Self { superblock, shrink }, opened))
+        let this = Self {
+            superblock,
+            shrink: None,
+            unsettled: false,
+        };
+        Ok((this, opened))
     }
 
     /// The superblock as it was written last.
@@ -240,9 +246,11 @@ impl Lifecycle {
         shards: &S,
         leave: Leave,
     ) -> Result<u64, CacheError> {
-        // The shards call a shrink off.
-        shards.stop().await?;
+        // The shards would call a shrink off too. Those that cannot be reached fail the stop.
+        let called_off = self.cancel_resize(shards).await;
         self.shrink = None;
+        shards.stop().await?;
+        called_off?;
         let mut voided = Ok(false);
         if !planted(PlantedBug::VoidedAfterSave) {
             voided = self.void_if_fenced(around, shards.state().await?).await;

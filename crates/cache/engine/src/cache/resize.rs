@@ -62,6 +62,9 @@ impl Lifecycle {
             return Err(ResizeError::DeviceTooSmall { expected, found }.into());
         }
         let before = self.superblock.geometry;
+        if self.unsettled {
+            self.settle_shards(shards).await?;
+        }
         let after = before.resized(device_len);
         let after = after.map_err(|possible| ResizeError::size(&possible, device_len))?;
         if after.regions_per_shard < before.regions_per_shard {
@@ -82,16 +85,25 @@ impl Lifecycle {
         {
             return Err(ResizeError::Fenced.into());
         }
-        if after != before {
-            let stored = self.store_sizes(around, shards, after).await;
-            if stored.is_err() {
-                // Whichever sizes the device has, the shards use no more than these.
-                self.superblock.geometry = before;
-            }
-            stored?;
-            shards.resize(ResizeStep::Grow(after.regions_per_shard)).await?;
+        // Also the same sizes: after an error the device may have others.
+        let stored = self.store_sizes(around, shards, after).await;
+        if stored.is_err() {
+            // Whichever sizes the device has, the shards use no more than these.
+            self.superblock.geometry = before;
         }
+        stored?;
+        self.settle_shards(shards).await?;
         Ok(Resizing::Done)
+    }
+
+    /// Gives every shard as many regions as the superblock says, stable.
+    async fn settle_shards<S: ShardSet>(&mut self, shards: &S) -> Result<(), CacheError> {
+        self.unsettled = true;
+        let regions = self.superblock.geometry.regions_per_shard;
+        shards.resize(ResizeStep::EndShrink(regions)).await?;
+        shards.resize(ResizeStep::Grow(regions)).await?;
+        self.unsettled = false;
+        Ok(())
     }
 
     /// Goes on with the shrink under way, without waiting for it: to be called every now and then.
@@ -124,7 +136,7 @@ impl Lifecycle {
         let after = Geometry { origin_len, ..after };
         let stored = self.store_sizes(around, shards, after).await;
         // After an error too: the device may have the smaller sizes already, and the shards must not use more.
-        shards.resize(ResizeStep::EndShrink).await?;
+        self.settle_shards(shards).await?;
         stored?;
         Ok(Resizing::Done)
     }
@@ -134,10 +146,17 @@ impl Lifecycle {
     /// # Errors
     /// The shards cannot be reached.
     pub async fn cancel_resize<S: ShardSet>(&mut self, shards: &S) -> Result<(), CacheError> {
-        if self.shrink.take().is_some() {
+        if self.shrink.is_some() {
             shards.resize(ResizeStep::CancelShrink).await?;
+            self.shrink = None;
         }
         Ok(())
+    }
+
+    /// Whether a shrink is under way.
+    #[must_use]
+    pub fn is_shrinking(&self) -> bool {
+        self.shrink.is_some()
     }
 
     async fn store_sizes<P: Platform, S: ShardSet>(

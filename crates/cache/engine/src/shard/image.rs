@@ -27,7 +27,10 @@ impl<P: Platform> Shard<P> {
         self.order.wait_until_idle().await;
         assert_eq!(self.order.writing(), 0, "front ends take no more requests");
         self.tasks.enter(Phase::Stopping);
-        self.cancel_shrink();
+        // The superblock may not have regions that are sealed.
+        if !self.log.is_sealed() {
+            self.cancel_shrink();
+        }
         self.intents.wake();
         self.queue.wake_worker();
         self.reclaimer.wake();

@@ -182,9 +182,10 @@ impl<P: Platform> Shard<P> {
         if self.tasks.phase() != Phase::Serving || self.cache.is_fenced() {
             return;
         }
-        match self.log.note_damage(location) {
-            true => self.pump_writes(),
-            false => self.want_reclaim(),
+        if self.log.note_damage(location) {
+            self.pump_writes();
+        } else if self.log.wants_reclaim() {
+            self.reclaimer.wake();
         }
     }
 

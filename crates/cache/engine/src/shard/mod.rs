@@ -384,7 +384,7 @@ impl<P: Platform> Shard<P> {
         // Before, the withheld regions will have space when they are needed, as far as is known.
         let unusable = match self.stats.counters.allocations_without_space.get() {
             0 => 0,
-            _ => self.log.withheld_regions() as u32,
+            _ => self.log.withheld_remaining() as u32,
         };
         let regions = self.log.regions_remaining().saturating_sub(unusable);
         writeback::limit_bytes(

@@ -96,6 +96,7 @@ impl<P: Platform> Shard<P> {
         let (position, len) = (self.id.position_of(region), self.id.layout.region_bytes);
         let Err(error) = self.cache.allocate(position, len).await else {
             self.log.add_free(region);
+            self.pump_writes();
             return true;
         };
         self.log.withhold_again(region);

@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use super::log::Copies;
 use super::{Platform, Shard};
+use crate::units::BLOCK_BYTES;
 
 /// Regions whose manifest entries are written at a time.
 const MANIFEST_REGIONS_MAX: usize = 1024;
@@ -45,14 +46,15 @@ impl Shrinking {
 pub enum ResizeStep {
     /// Make the manifest ready for so many regions. On failure the cache device is fenced.
     Prepare(u32),
-    /// The superblock says, stable, that there are so many regions: use them.
+    /// The superblock says, stable, that there are so many regions: use them. To be repeated if a shard may have missed it.
     Grow(u32),
     /// Only so many regions shall remain: begin to give up the others.
     BeginShrink(u32),
     /// Go on to give up regions. To be repeated until the shrink is not unfinished; from then on none of them is used.
     ContinueShrink,
-    /// The superblock says, stable, that the regions that were given up do not exist.
-    EndShrink,
+    /// The superblock says, stable, that there are only so many regions: those that were given up do not exist. To be repeated if
+    /// a shard may have missed it.
+    EndShrink(u32),
     /// Call a shrink off: all regions remain.
     CancelShrink,
 }
@@ -65,7 +67,7 @@ impl<P: Platform> Shard<P> {
             ResizeStep::Grow(regions) => self.grow(regions),
             ResizeStep::BeginShrink(regions) => self.begin_shrink(regions),
             ResizeStep::ContinueShrink => return self.continue_shrink(),
-            ResizeStep::EndShrink => self.log.cut(),
+            ResizeStep::EndShrink(regions) => self.end_shrink(regions),
             ResizeStep::CancelShrink => self.cancel_shrink(),
         }
         Shrinking {
@@ -91,8 +93,15 @@ impl<P: Platform> Shard<P> {
     /// The new regions are free.
     fn grow(self: &Rc<Self>, regions: u32) {
         self.log.grow(regions, self.cache.is_sparse());
+        self.pump_writes();
         self.writeback.note_limit();
         self.want_reclaim();
+    }
+
+    fn end_shrink(self: &Rc<Self>, regions: u32) {
+        if self.log.region_count() > u64::from(regions) {
+            self.log.cut();
+        }
     }
 
     fn begin_shrink(self: &Rc<Self>, regions: u32) {
@@ -102,14 +111,25 @@ impl<P: Platform> Shard<P> {
     }
 
     fn continue_shrink(self: &Rc<Self>) -> Shrinking {
+        if !self.log.is_shrink_planned() {
+            // It was called off.
+            return Shrinking {
+                unfinished: true,
+                fenced: self.cache.is_fenced(),
+                ..Shrinking::default()
+            };
+        }
         let level = self.dirty_level();
         let dirty_bytes_left = level.dirty.saturating_sub(level.limit);
+        // Damaged blocks cannot be written to the origin.
+        let damaged_bytes = self.map.damaged_blocks() * BLOCK_BYTES as u64;
         if dirty_bytes_left > 0 {
             self.writeback.wake();
         } else {
             let begins = self.log.give_up();
             // At the end again: reclaim may have filled such a region. Not in between: half-empty regions would take their place.
-            if begins || !self.log.must_free() && !self.reclaimer.is_running() {
+            // Not while reclaim moves blocks to such a region: they may have no other place.
+            if (begins || !self.log.must_free()) && !self.reclaimer.is_running() {
                 self.log.close_given_up();
                 self.pump_writes();
             }
@@ -120,13 +140,15 @@ impl<P: Platform> Shard<P> {
             dirty_bytes_left,
             unfinished: !self.log.seal_given_up(),
             fenced: self.cache.is_fenced(),
-            writeback_failing: dirty_bytes_left > 0 && self.writeback.progress().is_device_failing(),
+            writeback_failing: dirty_bytes_left > 0
+                && (self.writeback.progress().is_device_failing() || damaged_bytes >= dirty_bytes_left),
         }
     }
 
     /// Calls a shrink off, if one is under way: all regions remain.
     pub(super) fn cancel_shrink(self: &Rc<Self>) {
         self.log.keep_all();
+        self.pump_writes();
         self.writeback.note_limit();
     }
 }

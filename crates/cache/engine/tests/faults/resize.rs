@@ -5,7 +5,8 @@ use std::time::Duration;
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::resize::Resizing;
 use flaz_engine::cache::{CacheError, ResizeError};
-use flaz_engine::format::geometry::{Geometry, REGIONS_MIN};
+use flaz_engine::format::geometry::{Geometry, REGIONS_MIN, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
+use flaz_engine::format::superblock::Superblock;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::Volume;
 use flaz_sim::{DiscardMode, DiskConfig, EventStage, FaultRates};
@@ -405,6 +406,44 @@ fn a_superblock_that_cannot_be_written_loses_nothing() {
             }
         }
     }
+}
+
+/// The superblock cannot be written, and the command is repeated: when that succeeds, no start finds another size.
+#[test]
+fn a_repeated_resize_leaves_no_other_size() {
+    let mut repeated = 0;
+    for (from, to) in [(46, 10), (10, 46)] {
+        let len = |world: &World, regions| match regions {
+            46 => CACHE_LEN,
+            _ => bytes_of(&world.geometry, regions),
+        };
+        for op in [DeviceOp::Write, DeviceOp::Flush] {
+            for nth in 1..40 {
+                let world = World::new(23, Mode::WriteThrough);
+                let again = world.sim.block_on(async {
+                    let mut live = filled(&world).await;
+                    resize(&mut live, len(&world, from)).await;
+                    world.cache.fail_nth(op, nth);
+                    let failed = try_resize(&mut live, len(&world, to)).await.is_err();
+                    failed && try_resize(&mut live, len(&world, to)).await.is_ok()
+                });
+                if !again {
+                    continue;
+                }
+                repeated += 1;
+                for left in Left::ALL {
+                    let (cache, origin) = (world.cache.crash(&left.plan()), world.origin.crash(&left.plan()));
+                    for slot in SUPERBLOCK_SLOTS {
+                        let bytes = cache.read(slot, SUPERBLOCK_BYTES);
+                        let found = Superblock::parse(&bytes, cache.len()).expect("it is whole");
+                        assert_eq!(found.geometry.regions_per_shard, to, "{op} {nth}, {left:?}");
+                    }
+                    world.boot(24, (cache, origin, world.host.memory())).check();
+                }
+            }
+        }
+    }
+    assert!(repeated > 0, "some commands failed and were repeated");
 }
 
 /// A cache on a sparse file: new regions take space when they are used, and the others are given up with or without it.

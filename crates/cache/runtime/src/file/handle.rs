@@ -32,7 +32,7 @@ pub(super) struct Inner {
     pub fd: OwnedFd,
     pub path: PathBuf,
     pub kind: Kind,
-    /// In bytes, a multiple of the alignment. It only grows: see [`FileDevice::measure`].
+    /// In bytes, a multiple of the alignment. It becomes smaller only by [`FileDevice::set_len`].
     pub len: AtomicU64,
     pub alignment: u32,
     pub direct: bool,

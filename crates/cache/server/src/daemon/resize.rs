@@ -50,6 +50,7 @@ impl Daemon {
         if self.stopping.load(Ordering::SeqCst) {
             return Err("the daemon is stopping: resize the cache after the next start".into());
         }
+        let runtime = Runtime::new(Config::default())?;
         let before = cache_report(&self.spec.cache, lifecycle.superblock());
         let file = &self.devices.cache_file;
         let present = file.measure()?;
@@ -71,8 +72,7 @@ impl Daemon {
             asked: Instant::now(),
         };
         let around = self.devices.surroundings();
-        let begun =
-            Runtime::new(Config::default())?.block_on(lifecycle.begin_resize(&around, &self.threads, target));
+        let begun = runtime.block_on(lifecycle.begin_resize(&around, &self.threads, target));
         if grows && matches!(begun, Err(CacheError::Resize(_))) {
             file.set_len(present, false)?;
         }
@@ -88,13 +88,13 @@ impl Daemon {
             return Err(ResizeError::CalledOff.into());
         }
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
+        let runtime = Runtime::new(Config::default())?;
         let waited = self.resize.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(waited) = waited else {
             return Err(ResizeError::CalledOff.into());
         };
         let around = self.devices.surroundings();
-        let went =
-            Runtime::new(Config::default())?.block_on(lifecycle.continue_resize(&around, &self.threads));
+        let went = runtime.block_on(lifecycle.continue_resize(&around, &self.threads));
         let waited = Waited {
             asked: Instant::now(),
             ..waited
@@ -106,19 +106,19 @@ impl Daemon {
     pub(super) fn call_off_abandoned(&self) {
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
         let mut resize = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
-        let abandoned = |waited: &mut Waited| waited.asked.elapsed() >= ABANDONED_AFTER;
-        if resize.take_if(abandoned).is_none() || self.stopping.load(Ordering::SeqCst) {
+        let abandoned = |waited: &Waited| waited.asked.elapsed() >= ABANDONED_AFTER;
+        if !resize.as_ref().is_some_and(abandoned) || self.stopping.load(Ordering::SeqCst) {
             return;
         }
-        let called_off = match Runtime::new(Config::default()) {
-            Ok(runtime) => runtime.block_on(lifecycle.cancel_resize(&self.threads)),
-            Err(error) => {
-                tracing::warn!("the cache is still becoming smaller, and nobody waits for that: {error}");
-                return;
-            }
-        };
+        let called_off = Runtime::new(Config::default())
+            .map_err(HostError::from)
+            .and_then(|runtime| Ok(runtime.block_on(lifecycle.cancel_resize(&self.threads))?));
         match called_off {
-            Ok(()) => tracing::warn!("flaz resize was interrupted: the cache keeps its size"),
+            Ok(()) => {
+                *resize = None;
+                tracing::warn!("flaz resize was interrupted: the cache keeps its size");
+            }
+            // It is tried again.
             Err(error) => tracing::warn!("flaz resize was interrupted, and cannot be called off: {error}"),
         }
     }
@@ -152,16 +152,17 @@ impl Daemon {
             regions_before: before.regions,
             regions: now.regions,
         };
-        // After some errors too: see `Lifecycle::continue_resize`.
+        if lifecycle.is_shrinking() {
+            *self.resize.lock().unwrap_or_else(PoisonError::into_inner) = Some(waited);
+        }
+        // After an error the device may have either size: the larger one counts until the smaller one is stable.
+        let outcome = outcome?;
         *self.cache_report.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        match outcome? {
-            Resizing::Shrinking(state) => {
-                *self.resize.lock().unwrap_or_else(PoisonError::into_inner) = Some(waited);
-                Ok(Resize::Shrinking(ShrinkProgress {
-                    regions_left: state.regions_left,
-                    dirty_bytes_left: state.dirty_bytes_left,
-                }))
-            }
+        match outcome {
+            Resizing::Shrinking(state) => Ok(Resize::Shrinking(ShrinkProgress {
+                regions_left: state.regions_left,
+                dirty_bytes_left: state.dirty_bytes_left,
+            })),
             Resizing::Done => {
                 let file = &self.devices.cache_file;
                 if file.kind() == Kind::File

@@ -439,7 +439,10 @@ impl SegmentLog {
 
     /// Appends regions, so that there are `count`. Their entries in the manifest on the device must be free.
     pub(super) fn grow(&self, count: u32, withheld: bool) {
-        self.state.borrow_mut().regions.grow(count, withheld);
+        let mut state = self.state.borrow_mut();
+        state.regions.grow(count, withheld);
+        state.close_damaged();
+        drop(state);
         self.wake_room();
     }
 
@@ -451,6 +454,16 @@ impl SegmentLog {
     /// Number of regions that shall remain: all of them, but in a shrink.
     pub(super) fn regions_remaining(&self) -> u32 {
         self.state.borrow().regions.remaining()
+    }
+
+    /// Whether a shrink is under way.
+    pub(super) fn is_shrink_planned(&self) -> bool {
+        self.state.borrow().regions.is_shrink_planned()
+    }
+
+    /// Whether the regions that were given up are all free, and none is taken again.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.state.borrow().regions.is_sealed()
     }
 
     /// Gives up the regions that shall not remain. False: that has begun before.
@@ -465,7 +478,10 @@ impl SegmentLog {
 
     /// Calls the shrink off, if one is under way.
     pub(super) fn keep_all(&self) {
-        self.state.borrow_mut().regions.keep_all();
+        let mut state = self.state.borrow_mut();
+        state.regions.keep_all();
+        state.close_damaged();
+        drop(state);
         self.wake_room();
     }
 
@@ -509,6 +525,11 @@ impl SegmentLog {
         self.state.borrow().regions.withheld_len()
     }
 
+    /// Number of withheld regions among those that shall remain.
+    pub(super) fn withheld_remaining(&self) -> usize {
+        self.state.borrow().regions.withheld_remaining()
+    }
+
     /// Takes a withheld region, for [`SegmentLog::add_free`] or [`SegmentLog::withhold_again`].
     pub(super) fn take_withheld(&self) -> Option<u32> {
         self.state.borrow_mut().regions.take_withheld()
@@ -516,7 +537,10 @@ impl SegmentLog {
 
     /// A region that was withheld can be used.
     pub(super) fn add_free(&self, region: u32) {
-        self.state.borrow_mut().regions.add_free(region);
+        let mut state = self.state.borrow_mut();
+        state.regions.add_free(region);
+        state.close_damaged();
+        drop(state);
         self.wake_room();
     }
 

@@ -95,8 +95,8 @@ pub(super) struct State {
     held_for_reclaim: bool,
     /// A task waits for a region.
     starving: bool,
-    /// An open region with damage: it is closed when another one is free.
-    damaged: Option<u32>,
+    /// The rings whose open region has damage: it is closed when another one is free.
+    damaged: [bool; 2],
 }
 
 impl State {
@@ -117,7 +117,7 @@ impl State {
             wanted: Positions::default(),
             held_for_reclaim: false,
             starving: false,
-            damaged: None,
+            damaged: [false; 2],
         }
     }
 
@@ -152,7 +152,7 @@ impl State {
             u64::from(self.regions.at(open.number).used) * NEARLY_FULL.1
                 >= self.layout.region_bytes * NEARLY_FULL.0
         };
-        self.starving || self.damaged.is_some() || self.open.iter().flatten().any(nearly_full)
+        self.starving || self.damaged.contains(&true) || self.open.iter().flatten().any(nearly_full)
     }
 
     /// The open regions, by ring.

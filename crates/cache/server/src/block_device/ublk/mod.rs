@@ -289,6 +289,13 @@ impl FrontEnd for UblkFrontEnd {
             if !control.can_resize() {
                 return Err("the driver of this kernel cannot change the size of a device".to_owned());
             }
+            // A stop may have begun meanwhile.
+            let now = control
+                .info(self.info.device)
+                .map_err(|error| error.to_string())?;
+            if !now.is_some_and(|now| self.is_ours(&now) && now.state() == DeviceState::Live) {
+                return Err("it is no longer the device of this server".to_owned());
+            }
             let resized = control.resize(self.info.device, bytes);
             resized.map_err(|error| error.to_string())
         };

@@ -51,6 +51,28 @@ impl Regions {
         self.remaining = Some(count);
     }
 
+    /// Whether a shrink is under way.
+    pub(crate) fn is_shrink_planned(&self) -> bool {
+        self.remaining.is_some()
+    }
+
+    /// Whether the regions that were given up are sealed.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.shrink.as_ref().is_some_and(|shrink| shrink.sealed)
+    }
+
+    /// Number of withheld regions among those that shall remain.
+    pub(crate) fn withheld_remaining(&self) -> usize {
+        match self.remaining {
+            // Those beyond are in another list once they are given up.
+            Some(count) if self.shrink.is_none() => self
+                .walk(self.withheld.head)
+                .filter(|number| *number < count)
+                .count(),
+            _ => self.withheld_len(),
+        }
+    }
+
     /// Number of regions that shall remain.
     pub(crate) fn remaining(&self) -> u32 {
         self.remaining.unwrap_or(self.len())

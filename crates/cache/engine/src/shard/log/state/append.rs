@@ -264,7 +264,7 @@ impl State {
         let Some(open) = self.open[usize::from(ring.number())].take() else {
             return;
         };
-        self.damaged = self.damaged.filter(|damaged| *damaged != open.number);
+        self.damaged[ring.index()] = false;
         let layout = &self.layout;
         let len = summary_bytes(open.extents.len(), open.records.len(), layout.sector_bytes);
         assert!(!open.extents.is_empty(), "a summary lists something");
@@ -314,24 +314,24 @@ impl State {
     /// There is damage at a location. If its region is open, it is closed as soon as another one is free: now, or after the next
     /// reclaim. Returns whether it was closed now.
     pub(in crate::shard::log) fn note_damage(&mut self, location: Location) -> bool {
-        let region = self.region_of(location);
-        if self.ring_of_open_region(region).is_some() {
-            self.damaged = Some(region);
+        if let Some(ring) = self.ring_of_open_region(self.region_of(location)) {
+            self.damaged[ring.index()] = true;
         }
         self.close_damaged()
     }
 
-    /// Closes a region with damage, if that leaves a free one for what follows.
-    pub(super) fn close_damaged(&mut self) -> bool {
-        let may = self.reclaim.victim.is_none() && self.regions.free_len() > FREE_REGIONS_RESERVED;
-        let Some(region) = self.damaged.filter(|_| may) else {
-            return false;
-        };
-        let ring = self.ring_of_open_region(region);
-        let ring = ring.expect("the mark is removed when a region is closed");
-        self.seal_ring(ring);
-        self.close_region(ring);
-        true
+    /// Closes regions with damage, as far as that leaves a free one for what follows.
+    pub(in crate::shard::log) fn close_damaged(&mut self) -> bool {
+        let mut closed = false;
+        for ring in Ring::ALL {
+            let may = self.reclaim.victim.is_none() && self.regions.free_len() > FREE_REGIONS_RESERVED;
+            if may && self.damaged[ring.index()] {
+                self.seal_ring(ring);
+                self.close_region(ring);
+                closed = true;
+            }
+        }
+        closed
     }
 
     /// The ring of an open region that has extents on the device.
