@@ -13,6 +13,7 @@ use flaz_server::metrics::MetricsAddress;
 
 use crate::bench::args::BenchArgs;
 use crate::choice::{choice, names};
+use crate::commands::resize::ResizeArgs;
 use crate::commands::study::StudyArgs;
 use crate::commands::volume::VolumeArgs;
 use crate::configuration::Given;
@@ -452,36 +453,6 @@ pub struct FlushArgs {
     /// How to open a cache that is not running.
     #[command(flatten)]
     pub idle: IdleArgs,
-    /// Print the result as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `flaz resize`.
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Clients are not interrupted. If the cache is not running, `resize` opens it for this purpose. A cache can grow to eight times the \
-size with which it was created.
-
-A cache that becomes smaller first writes dirty data to the origin that does not fit, then drops or moves the blocks at its end; \
-this reads and writes up to the whole cache. If it is interrupted, the cache keeps its size, and has lost cached blocks only. \
-Make a volume smaller after its cache, and only to the size that the cache has then.
-
-Examples:
-  lvextend -L 200G vg/ssd && flaz resize /dev/vg/ssd
-  flaz resize /dev/vg/ssd --size 100G && lvreduce -L 100G vg/ssd
-  flaz resize cache.img --size 20G")]
-pub struct ResizeArgs {
-    /// The cache.
-    #[command(flatten)]
-    pub target: TargetArgs,
-    /// How to open a cache that is not running.
-    #[command(flatten)]
-    pub idle: IdleArgs,
-    /// Bytes of the cache device to use. A file gets this size; its space is allocated unless it is sparse [default: all of the
-    /// device or file]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub size: Option<u64>,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,

@@ -10,7 +10,7 @@ mod list;
 pub(crate) mod output;
 pub(crate) mod output_file;
 mod remove_device;
-mod resize;
+pub(crate) mod resize;
 mod schemas;
 mod serve;
 mod set;

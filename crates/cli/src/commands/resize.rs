@@ -2,16 +2,47 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::clean::with_idle;
 use super::{output, target};
-use crate::args::ResizeArgs;
+use crate::args::{IdleArgs, TargetArgs};
 use crate::control::{Client, Reply, Request};
 use crate::error::Failure;
 use crate::host::Resize;
 use crate::report::{ResizeReport, ShrinkProgress};
-use crate::size::HumanBytes;
+use crate::size::{self, HumanBytes};
+
+/// `flaz resize`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Clients are not interrupted. If the cache is not running, `resize` opens it for this purpose. A cache can grow to eight times the \
+size with which it was created.
+
+A cache that becomes smaller first writes dirty data to the origin that does not fit, then drops or moves the blocks at its end; \
+this reads and writes up to the whole cache. If it is interrupted, the cache keeps its size, and has lost cached blocks only. \
+Make a volume smaller after its cache, and only to the size that the cache has then.
+
+Examples:
+  lvextend -L 200G vg/ssd && flaz resize /dev/vg/ssd
+  flaz resize /dev/vg/ssd --size 100G && lvreduce -L 100G vg/ssd
+  flaz resize cache.img --size 20G")]
+pub struct ResizeArgs {
+    /// The cache.
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// How to open a cache that is not running.
+    #[command(flatten)]
+    pub idle: IdleArgs,
+    /// Bytes of the cache device to use. A file gets this size; its space is allocated unless it is sparse [default: all of the
+    /// device or file]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// How long the daemon may take for one step: a file may have to be allocated.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3600);
