@@ -14,6 +14,12 @@ fn set_mode(path: &Path, mode: u32) {
     set_permissions(path, Permissions::from_mode(mode)).expect("the mode can be set");
 }
 
+/// Writes the block at 8192, as a client that leaves then.
+fn write_block(server: &Server, byte: u8) {
+    let mut client = Client::connect(server.socket()).expect("connects");
+    client.write(8192, &[byte; 4096]).expect("writes");
+}
+
 #[test]
 fn a_read_only_origin_is_served_read_only() {
     let scratch = Scratch::new();
@@ -56,9 +62,7 @@ fn dirty_blocks_are_written_back_under_readers() {
     let origin = scratch.sparse("origin.img", 16 << 20);
     let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
     let server = Server::start(&scratch, &cache, "--mode write-back");
-    let mut client = Client::connect(server.socket()).expect("connects");
-    client.write(8192, &[0xA5; 4096]).expect("writes");
-    drop(client);
+    write_block(&server, 0xA5);
     assert!(!server.end_by(Signal::KILL).success());
     let server = Server::start(&scratch, &cache, "--read-only");
     let mut client = Client::connect(server.socket()).expect("connects");
@@ -69,9 +73,7 @@ fn dirty_blocks_are_written_back_under_readers() {
     server.stop();
     // An origin that cannot be written is served as well: the cache has what it lacks.
     let server = Server::start(&scratch, &cache, "--mode write-back");
-    let mut client = Client::connect(server.socket()).expect("connects");
-    client.write(8192, &[0x5A; 4096]).expect("writes");
-    drop(client);
+    write_block(&server, 0x5A);
     assert!(!server.end_by(Signal::KILL).success());
     set_mode(&origin, 0o444);
     let server = Server::start(&scratch, &cache, "--read-only");
@@ -90,9 +92,7 @@ fn a_read_only_origin_is_refused_with_dirty_blocks() {
     let origin = scratch.sparse("origin.img", 16 << 20);
     let cache = Cache::create(&scratch, &origin, &CacheSpec::default());
     let server = Server::start(&scratch, &cache, "--mode write-back");
-    let mut client = Client::connect(server.socket()).expect("connects");
-    client.write(8192, &[0xA5; 4096]).expect("writes");
-    drop(client);
+    write_block(&server, 0xA5);
     server.stop();
     set_mode(&origin, 0o444);
     for command in ["serve", "flush", "detach"] {

@@ -35,7 +35,7 @@ use crate::shard::{Platform, ResizeStep, Shrinking};
 pub enum Resizing {
     /// The cache has the new size.
     Done,
-    /// Regions are being given up: [`Lifecycle::continue_resize`] goes on.
+    /// The last regions are being evacuated. Call [`Lifecycle::continue_resize`] to continue.
     Shrinking(Shrinking),
 }
 

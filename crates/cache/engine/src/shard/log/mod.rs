@@ -430,7 +430,7 @@ impl SegmentLog {
         self.state.borrow().regions.free_len()
     }
 
-    /// Number of free regions whose space is allocated, and of those whose space is not; also those that are given up.
+    /// Number of free regions with space, and without. Regions that are being removed are included.
     pub(super) fn unused_regions(&self) -> (usize, usize) {
         self.state.borrow().regions.unused()
     }
@@ -461,7 +461,7 @@ impl SegmentLog {
         self.state.borrow().regions.is_shrink_planned()
     }
 
-    /// Whether the regions that were given up are all free, and none is taken again.
+    /// Whether the regions to be removed are sealed: all free, and not opened again.
     pub(super) fn is_sealed(&self) -> bool {
         self.state.borrow().regions.is_sealed()
     }
@@ -485,7 +485,7 @@ impl SegmentLog {
         self.wake_room();
     }
 
-    /// Closes the open regions that are given up.
+    /// Closes open regions that are being removed.
     pub(super) fn close_given_up(&self) {
         self.state.borrow_mut().close_given_up();
     }
@@ -495,12 +495,12 @@ impl SegmentLog {
         self.state.borrow().regions.given_up_used()
     }
 
-    /// Seals the regions that are given up, if they are free. Returns whether they are sealed.
+    /// Seals the regions to be removed if all are free. Returns whether they are sealed.
     pub(super) fn seal_given_up(&self) -> bool {
         self.state.borrow_mut().seal_given_up()
     }
 
-    /// Removes the regions that were given up. They are sealed.
+    /// Removes the sealed regions from the table.
     pub(super) fn cut(&self) {
         self.state.borrow_mut().regions.cut();
     }

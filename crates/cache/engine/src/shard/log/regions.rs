@@ -5,7 +5,7 @@
 //! cache device may have no space for it. The table takes 16 bytes a region, including the lists: small
 //! caches have small regions, and the table counts as memory that grows with the cache.
 //!
-//! The table grows at its end, and shrinks there after its last regions were given up: see [`shrink`].
+//! The table grows at its end. To shrink it, its last regions are evacuated and removed: see [`shrink`].
 
 mod shrink;
 
@@ -140,9 +140,9 @@ impl List {
 enum In {
     Free,
     Withheld,
-    /// Free, and given up.
+    /// Free, but to be removed.
     Spare,
-    /// Withheld, and given up.
+    /// Withheld, and to be removed.
     Apart,
     Ring(Ring),
 }
@@ -154,9 +154,9 @@ pub(crate) struct Regions {
     free: List,
     /// Free regions whose space is not allocated.
     withheld: List,
-    /// Free regions that are given up; empty but in a shrink.
+    /// Free regions that are to be removed. Empty unless the table shrinks.
     spare: List,
-    /// Withheld regions that are given up; empty but in a shrink.
+    /// Withheld regions that are to be removed. Empty unless the table shrinks.
     apart: List,
     /// How many regions shall remain; `None`: all.
     remaining: Option<u32>,
