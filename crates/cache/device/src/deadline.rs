@@ -302,12 +302,28 @@ impl<D: Device + Clone, E: Env> Device for Deadline<D, E> {
         self.device.is_sparse()
     }
 
+    fn shares_space(&self) -> bool {
+        self.device.shares_space()
+    }
+
+    fn has_space(&self, offset: u64, len: u64) -> bool {
+        self.device.has_space(offset, len)
+    }
+
     async fn allocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         let device = self.device.clone();
         let allocate = self
             .change(async move { device.allocate(offset, len).await })
             .await;
         allocate.unwrap_or_else(|| Err(self.late(DeviceOp::Write, offset, len)))
+    }
+
+    async fn deallocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let device = self.device.clone();
+        let deallocate = self
+            .change(async move { device.deallocate(offset, len).await })
+            .await;
+        deallocate.unwrap_or_else(|| Err(self.late(DeviceOp::Discard, offset, len)))
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {

@@ -110,6 +110,22 @@ pub trait Device: 'static {
         false
     }
 
+    /// Whether the space of a sparse device is shared: that there is none is ordinary, and other users may want some back.
+    fn shares_space(&self) -> bool {
+        false
+    }
+
+    /// Whether a range of a sparse device is known to have its space.
+    fn has_space(&self, _offset: u64, _len: u64) -> bool {
+        !self.is_sparse()
+    }
+
+    /// Gives the space of a range back: nobody reads or writes it until it is allocated again. Only for a device whose space is
+    /// shared.
+    async fn deallocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.discard(offset, len).await
+    }
+
     /// Takes the space of a range, so that writes to it find space. The contents stay as they are.
     async fn allocate(&self, _offset: u64, _len: u64) -> Result<(), DeviceError> {
         Ok(())

@@ -219,6 +219,18 @@ impl<D: Device, E: Env> Device for Emulated<D, E> {
         self.device.is_sparse()
     }
 
+    fn shares_space(&self) -> bool {
+        self.device.shares_space()
+    }
+
+    fn has_space(&self, offset: u64, len: u64) -> bool {
+        self.device.has_space(offset, len)
+    }
+
+    async fn deallocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.device.deallocate(offset, len).await
+    }
+
     async fn allocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         self.device.allocate(offset, len).await
     }

@@ -1,0 +1,365 @@
+//! The cache device of one volume: sparse, and as large as the whole cache device.
+//!
+//! Its chunks lie anywhere on the cache device. First comes the front, with the metadata of the volume's cache, in as many chunks as
+//! it needs; then one chunk for each region. A part that has no chunk reads as zeroes; a write to it fails.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
+
+use crate::format::PoolLayout;
+
+/// No chunk.
+const NONE: u32 = u32::MAX;
+
+/// The pool as one volume uses it: it may be driven by another thread, and changed by other processes. Clones are the same pool.
+#[expect(
+    async_fn_in_trait,
+    reason = "a volume's device is driven by one thread each; no Send bound is wanted"
+)]
+pub trait Chunks: Clone + 'static {
+    /// Gives the volume a chunk for a part of it, unless the part has one.
+    async fn take(&self, index: u32) -> io::Result<()>;
+
+    /// The chunk of a part of the volume becomes free. Nobody reads or writes the part any more.
+    async fn give(&self, index: u32) -> io::Result<()>;
+
+    /// Number of failed flushes of the cache device, by whichever volume.
+    fn failed_flushes(&self) -> u64;
+
+    /// A flush of this volume has failed: others may have lost writes.
+    fn note_failed_flush(&self);
+}
+
+/// Where the parts of a volume lie. Shared by the threads that drive its cache; changed by the pool only.
+#[derive(Debug)]
+pub struct VolumeMap {
+    layout: PoolLayout,
+    front_bytes: u64,
+    /// Chunks of the whole device.
+    chunks: AtomicU32,
+    map: Box<[AtomicU32]>,
+    /// Most chunks that the volume takes for now.
+    limit: AtomicU32,
+    /// Failed flushes of the cache device that the volume knows of.
+    failed_flushes: AtomicU64,
+}
+
+impl VolumeMap {
+    pub(crate) fn new(layout: PoolLayout, chunks: u32, front_bytes: u64) -> Self {
+        let front = front_bytes.div_ceil(layout.chunk_bytes);
+        let parts = front + u64::from(layout.chunks_max);
+        Self {
+            layout,
+            front_bytes,
+            chunks: AtomicU32::new(chunks),
+            map: (0..parts).map(|_| AtomicU32::new(NONE)).collect(),
+            limit: AtomicU32::new(u32::MAX),
+            failed_flushes: AtomicU64::new(0),
+        }
+    }
+
+    /// Number of parts.
+    #[must_use]
+    pub fn parts(&self) -> u32 {
+        self.map.len() as u32
+    }
+
+    /// Parts of the front.
+    #[must_use]
+    pub fn front_parts(&self) -> u32 {
+        self.front_bytes.div_ceil(self.layout.chunk_bytes) as u32
+    }
+
+    /// The chunk of a part.
+    #[must_use]
+    pub fn chunk(&self, index: u32) -> Option<u32> {
+        let chunk = self.map.get(index as usize)?.load(Ordering::Acquire);
+        (chunk != NONE).then_some(chunk)
+    }
+
+    /// Most chunks that the volume takes for now.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Acquire)
+    }
+
+    /// The volume takes at most so many chunks from now on. Those that it has, it keeps.
+    pub fn set_limit(&self, chunks: u32) {
+        self.limit.store(chunks, Ordering::Release);
+    }
+
+    pub(crate) fn set(&self, index: u32, chunk: Option<u32>) {
+        self.map[index as usize].store(chunk.unwrap_or(NONE), Ordering::Release);
+    }
+
+    pub(crate) fn set_chunks(&self, chunks: u32) {
+        self.chunks.store(chunks, Ordering::Release);
+    }
+
+    /// Bytes of the volume's cache device.
+    fn len(&self) -> u64 {
+        self.front_bytes + u64::from(self.chunks.load(Ordering::Acquire)) * self.layout.chunk_bytes
+    }
+
+    /// The part of an offset, the offset in it, and the bytes from there to its end.
+    fn part(&self, offset: u64) -> (u32, u64, u64) {
+        let chunk = self.layout.chunk_bytes;
+        match offset.checked_sub(self.front_bytes) {
+            None => {
+                let within = offset % chunk;
+                let end = (chunk - within).min(self.front_bytes - offset);
+                ((offset / chunk) as u32, within, end)
+            }
+            Some(behind) => {
+                let within = behind % chunk;
+                (
+                    self.front_parts() + (behind / chunk) as u32,
+                    within,
+                    chunk - within,
+                )
+            }
+        }
+    }
+
+    /// Cuts a range at the ends of parts: the part, its position on the cache device if it has a chunk, and the bytes.
+    fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = Piece> {
+        let (mut at, end) = (offset, offset + len);
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let (index, within, left) = self.part(at);
+            let len = left.min(end - at);
+            let position = self
+                .chunk(index)
+                .map(|chunk| self.layout.chunk_offset(chunk) + within);
+            at += len;
+            Some(Piece { index, position, len })
+        })
+    }
+}
+
+/// A piece of a range, in one part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    index: u32,
+    position: Option<u64>,
+    len: u64,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct VolumeDevice<D, C> {
+    device: D,
+    map: Arc<VolumeMap>,
+    chunks: C,
+}
+
+impl<D: Device + Clone, C: Chunks> VolumeDevice<D, C> {
+    /// The cache device of a volume. Clones are the same device.
+    #[must_use]
+    pub fn new(device: D, map: Arc<VolumeMap>, chunks: C) -> Self {
+        let known = chunks.failed_flushes();
+        map.failed_flushes.store(known, Ordering::Release);
+        Self { device, map, chunks }
+    }
+
+    /// The device that all volumes share.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Where the volume's parts lie.
+    #[must_use]
+    pub fn map(&self) -> &Arc<VolumeMap> {
+        &self.map
+    }
+
+    /// The only piece of a range, if it lies in one part that has a chunk.
+    fn position(&self, offset: u64, len: u64) -> Option<u64> {
+        let mut pieces = self.map.pieces(offset, len);
+        let only = pieces.next()?;
+        only.position.filter(|_| only.len == len)
+    }
+}
+
+fn no_chunk(op: DeviceOp, offset: u64, len: u64) -> DeviceError {
+    let why = io::Error::other("this part of the volume's cache has no chunk");
+    DeviceError::new(op, offset, len, why)
+}
+
+impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
+    fn len(&self) -> u64 {
+        self.map.len()
+    }
+
+    fn alignment(&self) -> u32 {
+        self.device.alignment()
+    }
+
+    fn fua_stands_alone(&self) -> bool {
+        self.device.fua_stands_alone()
+    }
+
+    fn has_volatile_cache(&self) -> bool {
+        self.device.has_volatile_cache()
+    }
+
+    async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
+        if let Some(position) = self.position(offset, buf.len() as u64) {
+            return self.device.read_at(position, buf).await;
+        }
+        let (mut buf, mut at) = (buf, 0);
+        for piece in self.map.pieces(offset, buf.len() as u64).collect::<Vec<_>>() {
+            let len = piece.len as usize;
+            match piece.position {
+                None => buf[at..at + len].fill(0),
+                Some(position) => {
+                    let (part, result) = self.device.read_at(position, IoBuf::new(len)).await;
+                    if result.is_err() {
+                        return (buf, result);
+                    }
+                    buf[at..at + len].copy_from_slice(&part);
+                }
+            }
+            at += len;
+        }
+        (buf, Ok(()))
+    }
+
+    async fn write_at(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
+        let len = buf.len() as u64;
+        if let Some(position) = self.position(offset, len) {
+            return self.device.write_at(position, buf, fua).await;
+        }
+        let pieces: Vec<Piece> = self.map.pieces(offset, len).collect();
+        if pieces.iter().any(|piece| piece.position.is_none()) {
+            return (buf, Err(no_chunk(DeviceOp::Write, offset, len)));
+        }
+        let mut at = 0;
+        for Piece { position, len, .. } in pieces {
+            let (Some(position), len) = (position, len as usize) else {
+                continue;
+            };
+            let part = IoBuf::copy_of(&buf[at..at + len]);
+            let (_, result) = self.device.write_at(position, part, fua).await;
+            if result.is_err() {
+                return (buf, result);
+            }
+            at += len;
+        }
+        (buf, Ok(()))
+    }
+
+    /// Fails also if a flush of another volume has failed since: the device may have dropped writes of this one, and reports that
+    /// once.
+    async fn flush(&self) -> Result<(), DeviceError> {
+        let flushed = self.device.flush().await;
+        if flushed.is_err() {
+            self.chunks.note_failed_flush();
+        }
+        let failed = self.chunks.failed_flushes();
+        let known = self.map.failed_flushes.swap(failed, Ordering::AcqRel);
+        flushed?;
+        if failed > known {
+            let why = io::Error::other("a flush of another volume of this cache device has failed");
+            return Err(DeviceError::new(DeviceOp::Flush, 0, 0, why));
+        }
+        Ok(())
+    }
+
+    fn is_sparse(&self) -> bool {
+        true
+    }
+
+    fn shares_space(&self) -> bool {
+        true
+    }
+
+    fn has_space(&self, offset: u64, len: u64) -> bool {
+        self.map.pieces(offset, len).all(|piece| piece.position.is_some())
+    }
+
+    /// The range is a region.
+    async fn deallocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let (index, within, whole) = self.map.part(offset);
+        assert_eq!((within, whole), (0, len), "a region is given back");
+        let given = self.chunks.give(index).await;
+        given.map_err(|source| DeviceError::new(DeviceOp::Discard, offset, len, source))
+    }
+
+    async fn allocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        let missing = self
+            .map
+            .pieces(offset, len)
+            .filter(|piece| piece.position.is_none());
+        for index in missing.map(|piece| piece.index).collect::<Vec<_>>() {
+            let taken = self.chunks.take(index).await;
+            taken.map_err(|source| DeviceError::new(DeviceOp::Write, offset, len, source))?;
+        }
+        Ok(())
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        for piece in self.map.pieces(offset, len).collect::<Vec<_>>() {
+            if let Some(position) = piece.position {
+                self.device.discard(position, piece.len).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        may_unmap: bool,
+        fua: bool,
+    ) -> Result<(), DeviceError> {
+        for piece in self.map.pieces(offset, len).collect::<Vec<_>>() {
+            if let Some(position) = piece.position {
+                self.device
+                    .write_zeroes(position, piece.len, may_unmap, fua)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: u64 = 128 << 10;
+
+    #[test]
+    fn ranges_are_cut_at_the_ends_of_parts() {
+        let (layout, chunks) = PoolLayout::plan(8 << 20, 512, CHUNK).expect("fits");
+        let map = VolumeMap::new(layout, chunks, CHUNK + 4096);
+        assert_eq!(
+            (map.front_parts(), map.len()),
+            (2, CHUNK + 4096 + u64::from(chunks) * CHUNK)
+        );
+        for (index, chunk) in [(0, 7), (1, 3), (2, 5)] {
+            map.set(index, Some(chunk));
+        }
+        let at = |chunk| layout.chunk_offset(chunk);
+        let pieces: Vec<Piece> = map.pieces(CHUNK - 512, 2 * CHUNK).collect();
+        let piece = |index, position, len| Piece { index, position, len };
+        assert_eq!(
+            pieces,
+            [
+                piece(0, Some(at(7) + CHUNK - 512), 512),
+                // The front ends within its second part.
+                piece(1, Some(at(3)), 4096),
+                piece(2, Some(at(5)), CHUNK),
+                piece(3, None, CHUNK - 512 - 4096),
+            ]
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! Why a pool could not be opened or changed.
+
+use flaz_device::DeviceError;
+
+/// See the module's documentation.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The device failed.
+    #[error("cache device: {0}")]
+    Device(#[from] DeviceError),
+    /// Neither slot has a superblock.
+    #[error("no usable superblock of a pool: slot 0: {0}; slot 1: {1}")]
+    NoSuperblock(String, String),
+    /// Both copies of a sector of the table are damaged.
+    #[error("both copies of sector {sector} of the chunk table are damaged: {first}; {second}")]
+    Table {
+        /// Number of the sector.
+        sector: u32,
+        /// What is wrong with the first copy.
+        first: String,
+        /// What is wrong with the second copy.
+        second: String,
+    },
+    /// The table contradicts itself.
+    #[error("the chunk table contradicts itself: {0}")]
+    Contradiction(String),
+    /// A value cannot be used.
+    #[error("{what} is {found}, expected {expected}")]
+    Field {
+        /// The value's name.
+        what: &'static str,
+        /// The accepted values.
+        expected: String,
+        /// The value.
+        found: String,
+    },
+    /// All chunks are in use, or kept for other volumes.
+    #[error("no chunk is free for volume {volume}: {why}")]
+    NoChunk {
+        /// Name of the volume.
+        volume: String,
+        /// The reason.
+        why: &'static str,
+    },
+    /// There is no such volume.
+    #[error("the cache has no volume {0}")]
+    NoVolume(String),
+    /// There is one of this name.
+    #[error("the cache already has a volume {0}")]
+    NameTaken(String),
+}
+
+impl PoolError {
+    pub(crate) fn field(what: &'static str, expected: impl ToString, found: impl ToString) -> Self {
+        Self::Field {
+            what,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+}

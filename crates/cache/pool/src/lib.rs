@@ -1,0 +1,30 @@
+//! One cache device, shared by the caches of several volumes.
+//!
+//! The device is divided into chunks of one region. A table says which volume has which chunk, and which part of the volume's own
+//! cache lies there. So each volume has a cache device of its own ([`VolumeDevice`]), sparse and as large as the whole one, and its
+//! cache knows nothing of the others: a failing origin, a damaged log or a detach concerns one volume. Chunks move from one volume
+//! to another while both are served.
+//!
+//! | module | part |
+//! |---|---|
+//! | [`format`] | bytes of the superblock and of the table |
+//! | [`table`] | who owns each chunk, in memory |
+//! | [`pool`] | opening and changing a pool |
+//! | [`device`] | the cache device of one volume |
+//!
+//! Invariants:
+//! - A chunk has one owner at most. An owner is written to the table, stable, before the chunk is used, and it is stable that the
+//!   chunk is free before the part of the volume that lay there gets another chunk.
+//! - Numbers of volumes are never used twice. A volume exists if the superblock lists it: chunks of other numbers are free. So a
+//!   volume is added and removed by one write of the superblock.
+
+pub mod device;
+pub mod error;
+pub mod format;
+pub mod pool;
+pub mod table;
+
+pub use device::{Chunks, VolumeDevice, VolumeMap};
+pub use error::PoolError;
+pub use format::{PoolLayout, PoolSuperblock, VolumeEntry};
+pub use pool::{Pool, VolumeOptions};

@@ -1,0 +1,689 @@
+//! Opening and changing a pool: volumes, their chunks, and the size of the device.
+//!
+//! Invariants: one writer of the table and the superblock at a time. What is in memory is what the device says, stable; after a
+//! failed write, the device may say something else about chunks that are in `pending`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flaz_device::local::Semaphore;
+use flaz_device::{Device, DeviceError, IoBuf};
+use uuid::Uuid;
+
+use crate::device::{Chunks, VolumeDevice, VolumeMap};
+use crate::error::PoolError;
+use crate::format::{
+    Owner, PoolLayout, PoolSuperblock, SLOTS, SUPERBLOCK_BYTES, TableSector, VOLUMES_MAX, VolumeEntry,
+};
+use crate::table::Table;
+
+/// What a new volume gets.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// Of the volume's cache.
+    pub uuid: Uuid,
+    /// Its name.
+    pub name: String,
+    /// Bytes of its cache device before the first region.
+    pub front_bytes: u64,
+    /// Chunks that no other volume gets.
+    pub at_least: u32,
+    /// Most chunks that it gets; 0: no limit.
+    pub at_most: u32,
+}
+
+/// A volume that is being added. It exists once it is committed.
+#[derive(Debug)]
+pub struct Prepared(VolumeEntry);
+
+impl Prepared {
+    /// Its number.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+}
+
+/// A pool, driven by one thread.
+pub struct Pool<D> {
+    device: Rc<D>,
+    superblock: RefCell<PoolSuperblock>,
+    table: RefCell<Table>,
+    /// Generation of each sector of the table.
+    generations: RefCell<Vec<u64>>,
+    maps: RefCell<BTreeMap<u32, Arc<VolumeMap>>>,
+    /// Chunks whose entry could not be written: their owners get them at the next attempt, and no other chunk.
+    pending: RefCell<BTreeMap<Owner, u32>>,
+    writer: Semaphore,
+    failed_flushes: Cell<u64>,
+}
+
+impl<D: Device> Pool<D> {
+    /// Lays out a pool without volumes on a device. Its old contents are lost.
+    ///
+    /// # Errors
+    /// [`PoolError`]: a size cannot be used (then nothing is written), or the device fails.
+    pub async fn create(device: Rc<D>, uuid: Uuid, chunk_bytes: u64) -> Result<Rc<Self>, PoolError> {
+        let (layout, chunks) = PoolLayout::plan(device.len(), device.alignment().max(512), chunk_bytes)?;
+        let superblock = PoolSuperblock {
+            uuid,
+            generation: 0,
+            layout,
+            chunks,
+            next_volume: 1,
+            volumes: Vec::new(),
+        };
+        // An old superblock must not survive an interrupted create.
+        for slot in SLOTS {
+            device
+                .write_at(slot, IoBuf::zeroed(SUPERBLOCK_BYTES), false)
+                .await
+                .1?;
+        }
+        device.flush().await?;
+        let table = Table::new(&vec![None; chunks as usize], |_| true)?;
+        let pool = Rc::new(Self::of(
+            device,
+            superblock,
+            table,
+            vec![0; layout.table_sectors() as usize],
+        ));
+        for sector in 0..layout.table_sectors() {
+            pool.write_sector(sector, false).await?;
+        }
+        pool.device.flush().await?;
+        let superblock = pool.superblock();
+        pool.write_superblock(superblock).await?;
+        Ok(pool)
+    }
+
+    /// Opens the pool on a device.
+    ///
+    /// # Errors
+    /// [`PoolError`]: there is none, it is damaged, or the device fails.
+    pub async fn open(device: Rc<D>) -> Result<Rc<Self>, PoolError> {
+        let (superblock, table, generations) = read(&*device).await?;
+        let pool = Self::of(device, superblock, table, generations);
+        pool.note_maps();
+        Ok(Rc::new(pool))
+    }
+
+    /// Reads again what other processes have changed. The caller keeps them from changing more until it has made its own change, and
+    /// alone changes the chunks of the volumes that it has opened.
+    ///
+    /// # Errors
+    /// [`PoolError`]: the pool is damaged, or the device fails. Nothing has changed then.
+    pub async fn reload(&self) -> Result<(), PoolError> {
+        let _permit = self.writer.acquire(1).await;
+        let (superblock, table, generations) = read(&*self.device).await?;
+        if superblock.uuid != self.superblock.borrow().uuid {
+            return Err(PoolError::Contradiction(
+                "the device has another pool now".to_owned(),
+            ));
+        }
+        self.superblock.replace(superblock);
+        self.table.replace(table);
+        self.generations.replace(generations);
+        // Whether a failed write has reached the device is known now.
+        self.pending.borrow_mut().clear();
+        self.note_maps();
+        Ok(())
+    }
+
+    /// The maps of all volumes say what the table says.
+    fn note_maps(&self) {
+        let (superblock, table) = (self.superblock.borrow(), self.table.borrow());
+        let mut maps = self.maps.borrow_mut();
+        maps.retain(|number, _| superblock.volumes.iter().any(|volume| volume.number == *number));
+        for volume in &superblock.volumes {
+            let map = maps.entry(volume.number).or_insert_with(|| self.map_of(volume));
+            map.set_chunks(superblock.chunks);
+            let mut parts = vec![None; map.parts() as usize];
+            for (chunk, index) in table.of_volume(volume.number) {
+                parts[index as usize] = Some(chunk);
+            }
+            for (index, chunk) in (0..).zip(parts) {
+                if map.chunk(index) != chunk {
+                    map.set(index, chunk);
+                }
+            }
+        }
+    }
+
+    fn of(device: Rc<D>, superblock: PoolSuperblock, table: Table, generations: Vec<u64>) -> Self {
+        Self {
+            device,
+            superblock: RefCell::new(superblock),
+            table: RefCell::new(table),
+            generations: RefCell::new(generations),
+            maps: RefCell::default(),
+            pending: RefCell::default(),
+            writer: Semaphore::new(1),
+            failed_flushes: Cell::new(0),
+        }
+    }
+
+    fn map_of(&self, volume: &VolumeEntry) -> Arc<VolumeMap> {
+        let superblock = self.superblock.borrow();
+        Arc::new(VolumeMap::new(
+            superblock.layout,
+            superblock.chunks,
+            volume.front_bytes,
+        ))
+    }
+
+    /// Identity and volumes.
+    #[must_use]
+    pub fn superblock(&self) -> PoolSuperblock {
+        self.superblock.borrow().clone()
+    }
+
+    /// Number of free chunks.
+    #[must_use]
+    pub fn free_chunks(&self) -> u32 {
+        self.table.borrow().free()
+    }
+
+    /// Number of chunks of a volume.
+    #[must_use]
+    pub fn chunks_of(&self, volume: u32) -> u32 {
+        self.table.borrow().owned_by(volume)
+    }
+
+    /// A volume by name.
+    ///
+    /// # Errors
+    /// [`PoolError::NoVolume`].
+    pub fn volume(&self, name: &str) -> Result<VolumeEntry, PoolError> {
+        let superblock = self.superblock.borrow();
+        let volume = superblock.volumes.iter().find(|volume| volume.name == name);
+        volume
+            .cloned()
+            .ok_or_else(|| PoolError::NoVolume(name.to_owned()))
+    }
+
+    /// Where the parts of a volume lie.
+    ///
+    /// # Errors
+    /// [`PoolError::NoVolume`].
+    pub fn map(&self, volume: u32) -> Result<Arc<VolumeMap>, PoolError> {
+        let maps = self.maps.borrow();
+        maps.get(&volume)
+            .cloned()
+            .ok_or_else(|| PoolError::NoVolume(volume.to_string()))
+    }
+
+    /// The cache device of a volume, on the thread of the pool.
+    ///
+    /// # Errors
+    /// [`PoolError::NoVolume`].
+    pub fn open_volume(self: &Rc<Self>, volume: u32) -> Result<VolumeDevice<D, ChunksOf<D>>, PoolError>
+    where
+        D: Clone,
+    {
+        let chunks = ChunksOf {
+            pool: Rc::clone(self),
+            volume,
+        };
+        Ok(VolumeDevice::new(
+            (*self.device).clone(),
+            self.map(volume)?,
+            chunks,
+        ))
+    }
+
+    // Volumes.
+
+    /// Begins to add a volume: it gets a number and the chunks of its front. A volume that is not committed leaves nothing.
+    ///
+    /// # Errors
+    /// [`PoolError`]: the name is taken, there is no room, or the device fails.
+    pub async fn prepare(self: &Rc<Self>, options: VolumeOptions) -> Result<Prepared, PoolError> {
+        let number = {
+            let _permit = self.writer.acquire(1).await;
+            let mut next = self.superblock();
+            if next.volumes.iter().any(|volume| volume.name == options.name) {
+                return Err(PoolError::NameTaken(options.name));
+            }
+            if next.volumes.len() >= VOLUMES_MAX {
+                return Err(PoolError::field(
+                    "volumes",
+                    format!("at most {VOLUMES_MAX}"),
+                    VOLUMES_MAX + 1,
+                ));
+            }
+            let number = next.next_volume;
+            let volume = entry(number, &options);
+            // Stable first: chunks that a failed attempt took are never those of another volume.
+            next.next_volume += 1;
+            let mut with = next.clone();
+            with.volumes.push(volume.clone());
+            check_shares(&with)?;
+            self.write_superblock(next).await?;
+            self.maps.borrow_mut().insert(number, self.map_of(&volume));
+            number
+        };
+        let prepared = Prepared(entry(number, &options));
+        for index in 0..self.map(number)?.front_parts() {
+            if let Err(error) = self.take(&prepared.0, index).await {
+                self.abandon(prepared);
+                return Err(error);
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// The volume exists, stable, on return.
+    ///
+    /// # Errors
+    /// [`PoolError`]: the device fails. The volume may exist or not.
+    pub async fn commit(&self, prepared: Prepared) -> Result<(), PoolError> {
+        let _permit = self.writer.acquire(1).await;
+        let mut next = self.superblock();
+        next.volumes.push(prepared.0);
+        self.write_superblock(next).await
+    }
+
+    /// Gives up a volume that was prepared.
+    pub fn abandon(&self, prepared: Prepared) {
+        self.forget(prepared.0.number);
+    }
+
+    /// Removes a volume; its cache is lost. Nobody uses it any more.
+    ///
+    /// # Errors
+    /// [`PoolError`]: there is none, or the device fails.
+    pub async fn remove(&self, name: &str) -> Result<(), PoolError> {
+        let _permit = self.writer.acquire(1).await;
+        let number = self.volume(name)?.number;
+        let mut next = self.superblock();
+        next.volumes.retain(|volume| volume.number != number);
+        self.write_superblock(next).await?;
+        self.forget(number);
+        Ok(())
+    }
+
+    /// Its entries in the table count no more.
+    fn forget(&self, number: u32) {
+        self.table.borrow_mut().give_all(number);
+        self.pending
+            .borrow_mut()
+            .retain(|owner, _| owner.volume != number);
+        self.maps.borrow_mut().remove(&number);
+    }
+
+    /// Guarantees and limits the chunks of a volume.
+    ///
+    /// # Errors
+    /// [`PoolError`]: there is no such volume, the guarantees do not fit together, or the device fails.
+    pub async fn set_share(&self, name: &str, at_least: u32, at_most: u32) -> Result<(), PoolError> {
+        let _permit = self.writer.acquire(1).await;
+        let number = self.volume(name)?.number;
+        let mut next = self.superblock();
+        let volume = next.volumes.iter_mut().find(|volume| volume.number == number);
+        let volume = volume.expect("it was found");
+        (volume.at_least, volume.at_most) = (at_least, at_most);
+        check_shares(&next)?;
+        self.write_superblock(next).await
+    }
+
+    // Chunks.
+
+    /// Gives a part of a volume that the superblock lists a chunk, unless it has one.
+    ///
+    /// # Errors
+    /// [`PoolError::NoChunk`]: there is none for it; or the device fails.
+    pub async fn take_part(&self, number: u32, index: u32) -> Result<(), PoolError> {
+        let volumes = self.superblock().volumes;
+        let volume = volumes.into_iter().find(|volume| volume.number == number);
+        let volume = volume.ok_or_else(|| PoolError::NoVolume(number.to_string()))?;
+        self.take(&volume, index).await
+    }
+
+    /// Gives a part of a volume a chunk, unless it has one.
+    async fn take(&self, volume: &VolumeEntry, index: u32) -> Result<(), PoolError> {
+        let _permit = self.writer.acquire(1).await;
+        let map = self.map(volume.number)?;
+        if map.chunk(index).is_some() {
+            return Ok(());
+        }
+        let owner = Owner {
+            volume: volume.number,
+            index,
+        };
+        let pending = self.pending.borrow_mut().remove(&owner);
+        let chunk = match pending {
+            Some(chunk) => chunk,
+            None => {
+                self.may_take(volume)?;
+                let chunk = self.table.borrow_mut().first_free();
+                let chunk = chunk.ok_or_else(|| no_chunk(volume, "all are in use"))?;
+                self.table.borrow_mut().take(chunk, owner);
+                chunk
+            }
+        };
+        let written = self.write_sector(self.sector_of(chunk), true).await;
+        match written {
+            Ok(()) => map.set(index, Some(chunk)),
+            Err(_) => drop(self.pending.borrow_mut().insert(owner, chunk)),
+        }
+        Ok(written?)
+    }
+
+    /// Whether a volume may have another chunk.
+    fn may_take(&self, volume: &VolumeEntry) -> Result<(), PoolError> {
+        let table = self.table.borrow();
+        let owned = table.owned_by(volume.number);
+        let limit = self.map(volume.number)?.limit();
+        if owned >= limit || volume.at_most > 0 && owned >= volume.at_most {
+            return Err(no_chunk(volume, "it has as many as it may have"));
+        }
+        let superblock = self.superblock.borrow();
+        let others = superblock
+            .volumes
+            .iter()
+            .filter(|other| other.number != volume.number);
+        let kept: u32 = others
+            .map(|other| other.at_least.saturating_sub(table.owned_by(other.number)))
+            .sum();
+        if owned >= volume.at_least && table.free() <= kept {
+            return Err(no_chunk(volume, "the free ones are guaranteed to others"));
+        }
+        Ok(())
+    }
+
+    /// The chunk of a part of a volume becomes free, if it has one.
+    ///
+    /// # Errors
+    /// The part keeps its chunk: [`PoolError::NoVolume`], or the device fails.
+    pub async fn give_part(&self, number: u32, index: u32) -> Result<(), PoolError> {
+        let _permit = self.writer.acquire(1).await;
+        let map = self.map(number)?;
+        let Some(chunk) = map.chunk(index) else {
+            return Ok(());
+        };
+        let owner = Owner {
+            volume: number,
+            index,
+        };
+        map.set(index, None);
+        self.table.borrow_mut().give(chunk);
+        let written = self.write_sector(self.sector_of(chunk), true).await;
+        if written.is_err() {
+            // The device may still have the entry: the part gets no other chunk.
+            self.table.borrow_mut().take(chunk, owner);
+            map.set(index, Some(chunk));
+        }
+        Ok(written?)
+    }
+
+    // Size.
+
+    /// Uses what the device has become longer. Returns the number of chunks.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`]: the device fails.
+    pub async fn grow(&self) -> Result<u32, PoolError> {
+        let _permit = self.writer.acquire(1).await;
+        let mut next = self.superblock();
+        let chunks = next.layout.chunks_of(self.device.len());
+        if chunks > next.chunks {
+            next.chunks = chunks;
+            self.write_superblock(next).await?;
+            self.resized(chunks);
+        }
+        Ok(self.table.borrow().len())
+    }
+
+    fn resized(&self, chunks: u32) {
+        self.table.borrow_mut().resize(chunks);
+        for map in self.maps.borrow().values() {
+            map.set_chunks(chunks);
+        }
+    }
+
+    // On the device.
+
+    fn sector_of(&self, chunk: u32) -> u32 {
+        chunk / self.superblock.borrow().layout.chunks_per_sector()
+    }
+
+    /// Writes both copies of a sector of the table; with `stable`, each is stable before the next.
+    async fn write_sector(&self, number: u32, stable: bool) -> Result<(), DeviceError> {
+        let (layout, pool) = {
+            let superblock = self.superblock.borrow();
+            (superblock.layout, superblock.id())
+        };
+        let generation = {
+            let mut generations = self.generations.borrow_mut();
+            generations[number as usize] += 1;
+            generations[number as usize]
+        };
+        let first = number * layout.chunks_per_sector();
+        let last = (first + layout.chunks_per_sector()).min(layout.chunks_max);
+        let table = &self.table;
+        let owner = |chunk| (chunk < table.borrow().len()).then(|| table.borrow().owner(chunk))?;
+        let sector = TableSector {
+            pool,
+            number,
+            generation,
+            owners: (first..last).map(owner).collect(),
+        };
+        let mut buf = IoBuf::new(layout.sector_bytes as usize);
+        sector.write(&mut buf);
+        for copy in 0..2 {
+            let position = layout.table_offset(number, copy);
+            self.device
+                .write_at(position, IoBuf::copy_of(&buf), stable)
+                .await
+                .1?;
+        }
+        Ok(())
+    }
+
+    /// Writes both slots, one after the other; then `next` is the superblock. If that fails, the device gets the present one again,
+    /// as far as it takes writes.
+    async fn write_superblock(&self, mut next: PoolSuperblock) -> Result<(), PoolError> {
+        next.generation += 1;
+        let written = self.write_slots(&next).await;
+        if written.is_ok() {
+            self.superblock.replace(next);
+            return Ok(());
+        }
+        let mut now = self.superblock();
+        now.generation = next.generation + 1;
+        if self.write_slots(&now).await.is_ok() {
+            self.superblock.replace(now);
+        }
+        written
+    }
+
+    async fn write_slots(&self, superblock: &PoolSuperblock) -> Result<(), PoolError> {
+        let bytes = superblock.to_bytes()?;
+        for turn in 0..2 {
+            let slot = SLOTS[((superblock.generation + turn) % 2) as usize];
+            self.device.flush().await?;
+            self.device
+                .write_at(slot, IoBuf::copy_of(&bytes), false)
+                .await
+                .1?;
+            self.device.flush().await?;
+        }
+        Ok(())
+    }
+}
+
+fn entry(number: u32, options: &VolumeOptions) -> VolumeEntry {
+    VolumeEntry {
+        number,
+        uuid: options.uuid,
+        name: options.name.clone(),
+        front_bytes: options.front_bytes,
+        at_least: options.at_least,
+        at_most: options.at_most,
+    }
+}
+
+fn no_chunk(volume: &VolumeEntry, why: &'static str) -> PoolError {
+    PoolError::NoChunk {
+        volume: volume.name.clone(),
+        why,
+    }
+}
+
+/// The guarantees must fit together.
+fn check_shares(superblock: &PoolSuperblock) -> Result<(), PoolError> {
+    let sum: u64 = superblock
+        .volumes
+        .iter()
+        .map(|volume| u64::from(volume.at_least))
+        .sum();
+    if sum > u64::from(superblock.chunks) {
+        let expected = format!("at most {} of all volumes", superblock.chunks);
+        return Err(PoolError::field("guaranteed chunks", expected, sum));
+    }
+    superblock.to_bytes().map(drop)
+}
+
+async fn read_superblock<D: Device>(device: &D) -> Result<PoolSuperblock, PoolError> {
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    for slot in SLOTS {
+        let (buf, result) = device.read_at(slot, IoBuf::new(SUPERBLOCK_BYTES)).await;
+        match result
+            .map_err(PoolError::from)
+            .and_then(|()| PoolSuperblock::parse(&buf, device.len()))
+        {
+            Ok(superblock) => found.push(superblock),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    let newest = found.into_iter().max_by_key(|superblock| superblock.generation);
+    newest.ok_or_else(|| {
+        let mut errors = errors.into_iter();
+        let mut next = || errors.next().unwrap_or_default();
+        PoolError::NoSuperblock(next(), next())
+    })
+}
+
+async fn read_sector<D: Device>(
+    device: &D,
+    superblock: &PoolSuperblock,
+    number: u32,
+) -> Result<TableSector, PoolError> {
+    let layout = superblock.layout;
+    let count = layout
+        .chunks_per_sector()
+        .min(layout.chunks_max - number * layout.chunks_per_sector());
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    for copy in 0..2 {
+        let position = layout.table_offset(number, copy);
+        let (buf, result) = device
+            .read_at(position, IoBuf::new(layout.sector_bytes as usize))
+            .await;
+        let parsed = result.map_err(PoolError::from);
+        match parsed.and_then(|()| TableSector::parse(&buf, superblock.id(), number, count as usize)) {
+            Ok(sector) => found.push(sector),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    let newest = found.into_iter().max_by_key(|sector| sector.generation);
+    newest.ok_or_else(|| {
+        let mut errors = errors.into_iter();
+        let mut next = || errors.next().unwrap_or_default();
+        PoolError::Table {
+            sector: number,
+            first: next(),
+            second: next(),
+        }
+    })
+}
+
+/// The chunks of one volume, on the thread of the pool.
+pub struct ChunksOf<D> {
+    pool: Rc<Pool<D>>,
+    volume: u32,
+}
+
+impl<D> Clone for ChunksOf<D> {
+    fn clone(&self) -> Self {
+        Self {
+            pool: Rc::clone(&self.pool),
+            volume: self.volume,
+        }
+    }
+}
+
+impl<D: Device> Chunks for ChunksOf<D> {
+    async fn take(&self, index: u32) -> io::Result<()> {
+        // The superblock does not list a volume that is being added.
+        let volumes = self.pool.superblock().volumes;
+        let known = volumes.into_iter().find(|volume| volume.number == self.volume);
+        let volume = known.unwrap_or_else(|| VolumeEntry {
+            number: self.volume,
+            uuid: Uuid::nil(),
+            name: "new".to_owned(),
+            front_bytes: 0,
+            at_least: 0,
+            at_most: 0,
+        });
+        self.pool.take(&volume, index).await.map_err(io::Error::from)
+    }
+
+    async fn give(&self, index: u32) -> io::Result<()> {
+        let given = self.pool.give_part(self.volume, index).await;
+        given.map_err(io::Error::from)
+    }
+
+    fn failed_flushes(&self) -> u64 {
+        self.pool.failed_flushes.get()
+    }
+
+    fn note_failed_flush(&self) {
+        self.pool.failed_flushes.set(self.failed_flushes() + 1);
+    }
+}
+
+impl From<PoolError> for io::Error {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::NoChunk { .. } => Self::new(io::ErrorKind::StorageFull, error.to_string()),
+            PoolError::Device(error) => error.source,
+            error => Self::other(error.to_string()),
+        }
+    }
+}
+
+/// Reads the superblock and the table. What it returns is stable: a process that was killed may have written it a moment ago.
+async fn read<D: Device>(device: &D) -> Result<(PoolSuperblock, Table, Vec<u64>), PoolError> {
+    device.flush().await?;
+    let superblock = read_superblock(device).await?;
+    let layout = superblock.layout;
+    let (mut owners, mut generations) = (Vec::new(), Vec::new());
+    for sector in 0..layout.table_sectors() {
+        let found = read_sector(device, &superblock, sector).await?;
+        generations.push(found.generation);
+        owners.extend(found.owners);
+    }
+    let of = |number| superblock.volumes.iter().find(|volume| volume.number == number);
+    let mut beyond = owners.iter().skip(superblock.chunks as usize).flatten();
+    if let Some(owner) = beyond.find(|owner| of(owner.volume).is_some()) {
+        let text = format!(
+            "part {} of volume {} lies behind the end",
+            owner.index, owner.volume
+        );
+        return Err(PoolError::Contradiction(text));
+    }
+    for owner in owners.iter().flatten() {
+        let parts = of(owner.volume).map(|volume| superblock.front_chunks(volume) + layout.chunks_max);
+        if parts.is_some_and(|parts| owner.index >= parts) {
+            let text = format!("volume {} has no part {}", owner.volume, owner.index);
+            return Err(PoolError::Contradiction(text));
+        }
+    }
+    owners.truncate(superblock.chunks as usize);
+    let table = Table::new(&owners, |number| of(number).is_some())?;
+    Ok((superblock, table, generations))
+}
