@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,19 +60,20 @@ pub(super) fn take_patiently(
 }
 
 /// Waits up to [`LINGER_MAX`] until no request of an earlier process is in flight (see [`take_patiently`]), and marks this
-/// descriptor for later calls. `Ok(false)` if they are still in flight. The caller excludes running processes.
+/// descriptor for later calls with the same `byte`. `Ok(false)` if they are still in flight. The caller excludes running processes.
 ///
 /// The mark is a lock of the open file description, independent of [`take`], that the kernel releases when the descriptor
 /// and all requests on it are gone.
 pub(super) fn outlast_requests(
     fd: &OwnedFd,
+    byte: u64,
     read_only: bool,
     device: u64,
     inode: u64,
 ) -> rustix::io::Result<bool> {
     let give_up = Instant::now() + LINGER_MAX;
     loop {
-        if mark(fd, read_only)? {
+        if mark(fd, byte, read_only)? {
             return Ok(true);
         }
         // NFS turns both kinds of locks into one, so the conflict may be with the lock that the caller has.
@@ -86,26 +87,88 @@ pub(super) fn outlast_requests(
     }
 }
 
-/// Takes a lock of the open file description on the first byte; false if another description has it.
-fn mark(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
+/// Takes a lock of the open file description on a byte; false if another description has it.
+fn mark(fd: &OwnedFd, byte: u64, read_only: bool) -> rustix::io::Result<bool> {
+    let lock = match read_only {
+        true => ByteLock::Shared,
+        false => ByteLock::Exclusive,
+    };
+    match lock_byte(fd, byte, lock) {
+        // The file system has no locks.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => Ok(true),
+        other => other,
+    }
+}
+
+/// How a byte is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByteLock {
+    /// With others that share it.
+    Shared,
+    /// Alone. The file must be open for writing.
+    Exclusive,
+    /// Not any more.
+    Released,
+}
+
+impl ByteLock {
+    fn raw(self) -> libc::c_int {
+        match self {
+            Self::Shared => libc::F_RDLCK,
+            Self::Exclusive => libc::F_WRLCK,
+            Self::Released => libc::F_UNLCK,
+        }
+    }
+}
+
+/// Locks one byte of a file for its open file description, which all its duplicates and the requests in flight on it share: the lock
+/// ends when the last of them is gone. The byte may lie beyond the end. `Ok(false)`: another description has a lock that excludes it.
+///
+/// # Errors
+/// The system's; some file systems have no locks.
+pub fn lock_byte(fd: impl AsFd, byte: u64, lock: ByteLock) -> rustix::io::Result<bool> {
+    match command(fd, libc::F_OFD_SETLK, byte, lock.raw()) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// As [`lock_byte`], but waits for the lock.
+///
+/// # Errors
+/// The system's.
+pub fn wait_for_byte(fd: impl AsFd, byte: u64, lock: ByteLock) -> rustix::io::Result<()> {
+    rustix::io::retry_on_intr(|| command(&fd, libc::F_OFD_SETLKW, byte, lock.raw()).map(drop))
+}
+
+/// Whether another open file description has a lock on a byte.
+///
+/// # Errors
+/// The system's.
+pub fn is_byte_locked(fd: impl AsFd, byte: u64) -> rustix::io::Result<bool> {
+    let found = command(fd, libc::F_OFD_GETLK, byte, libc::F_WRLCK)?;
+    Ok(libc::c_int::from(found.l_type) != libc::F_UNLCK)
+}
+
+fn command(
+    fd: impl AsFd,
+    command: libc::c_int,
+    byte: u64,
+    kind: libc::c_int,
+) -> rustix::io::Result<libc::flock> {
     // SAFETY: all zeroes is a valid `flock`.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = match read_only {
-        true => libc::F_RDLCK as libc::c_short,
-        false => libc::F_WRLCK as libc::c_short,
-    };
+    lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = byte as libc::off_t;
     lock.l_len = 1;
-    // SAFETY: the descriptor is open, and `lock` is a valid `flock` that the call only reads.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } == 0 {
-        return Ok(true);
+    // SAFETY: the descriptor is open, and `lock` is a valid `flock`, which the call reads, and writes only for F_OFD_GETLK.
+    if unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, &raw mut lock) } == 0 {
+        return Ok(lock);
     }
-    match Errno::from_io_error(&io::Error::last_os_error()) {
-        Some(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-        // The file system has no locks.
-        Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => Ok(true),
-        error => Err(error.unwrap_or(Errno::IO)),
-    }
+    let error = Errno::from_io_error(&io::Error::last_os_error());
+    Err(error.unwrap_or(Errno::IO))
 }
 
 /// The names of the two kinds of locks in /proc/locks.
@@ -249,15 +312,37 @@ mod tests {
         let stat = rustix::fs::stat(file.path()).expect("it is there");
         let (claim, first, second) = (open(), open(), open());
         assert!(take(&claim, false).expect("locks"));
-        let outlast = |fd: &OwnedFd| outlast_requests(fd, false, stat.st_dev, stat.st_ino).expect("locks");
+        let outlast = |fd: &OwnedFd| outlast_requests(fd, 0, false, stat.st_dev, stat.st_ino).expect("locks");
         assert!(outlast(&first), "beside the lock of the claim");
-        assert!(!mark(&second, false).expect("locks"));
+        assert!(!mark(&second, 0, false).expect("locks"));
         let begun = Instant::now();
         let ended = thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
             drop(first);
         });
         assert!(outlast(&second));
+        assert!(begun.elapsed() >= Duration::from_millis(50), "it waited");
+        ended.join().expect("it ends");
+    }
+
+    #[test]
+    fn bytes_are_locked_for_themselves() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let open = || OwnedFd::from(file.reopen().expect("opens"));
+        let (one, other) = (open(), open());
+        let lock = |fd: &OwnedFd, byte, how| lock_byte(fd, byte, how).expect("locks");
+        assert!(lock(&one, 7, ByteLock::Exclusive) && lock(&other, 8, ByteLock::Exclusive));
+        assert!(!lock(&other, 7, ByteLock::Shared));
+        assert!(is_byte_locked(&other, 7).expect("asks") && !is_byte_locked(&one, 7).expect("asks"));
+        assert!(lock(&one, 7, ByteLock::Shared) && lock(&other, 7, ByteLock::Shared));
+        assert!(!lock(&other, 7, ByteLock::Exclusive));
+        assert!(lock(&one, 7, ByteLock::Released) && lock(&other, 7, ByteLock::Exclusive));
+        let begun = Instant::now();
+        let ended = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(other);
+        });
+        wait_for_byte(&one, 7, ByteLock::Exclusive).expect("it is released");
         assert!(begun.elapsed() >= Duration::from_millis(50), "it waited");
         ended.join().expect("it ends");
     }

@@ -30,6 +30,6 @@ mod zero;
 pub use handle::FileDevice;
 pub use identity::Identity;
 pub use kind::Kind;
-pub use lock::locked_by;
+pub use lock::{ByteLock, is_byte_locked, lock_byte, locked_by, wait_for_byte};
 pub use open::{Hold, OpenError, OpenMode};
 pub use status::Run;

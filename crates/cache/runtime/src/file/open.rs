@@ -41,6 +41,9 @@ pub enum Hold {
     /// Only the requests of a process that has ended can be left: waits for them, and makes later opens wait for the
     /// requests of this process.
     Claimed,
+    /// As `Claimed`, for a part of a file of which other processes use other parts: the part is named by a byte, which may lie beyond
+    /// the end.
+    ClaimedPart(u64),
     /// By an advisory lock (shared among readers), and O_EXCL on block devices, which fails if the device is mounted or
     /// used by another driver. Waits for requests of a process that has ended.
     Exclusive,
@@ -135,8 +138,13 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
     let (device, inode) = (opened.st_dev, opened.st_ino);
     match mode.hold {
         Hold::None => {}
-        Hold::Claimed => {
-            if !lock::outlast_requests(&fd, mode.read_only, device, inode).map_err(failed("lock", path))? {
+        Hold::Claimed | Hold::ClaimedPart(_) => {
+            let byte = match mode.hold {
+                Hold::ClaimedPart(byte) => byte,
+                _ => 0,
+            };
+            let outlasted = lock::outlast_requests(&fd, byte, mode.read_only, device, inode);
+            if !outlasted.map_err(failed("lock", path))? {
                 return Err(OpenError::Lingering { path: path.into() });
             }
         }
