@@ -267,7 +267,7 @@ pub fn replay(
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(1),
             created_unix_s: 0,
-            wish,
+            wish: wish.into(),
             codec: CodecSpec::default(),
             origin_len,
             origin_identity: "replay".into(),

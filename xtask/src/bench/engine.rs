@@ -93,7 +93,7 @@ fn exercise(work: Work<'_>) -> Done {
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(1),
             created_unix_s: 0,
-            wish,
+            wish: wish.into(),
             codec,
             origin_len,
             origin_identity: "bench".into(),

@@ -170,7 +170,7 @@ async fn make(path: &Path, len: u64) -> Result<(Rc<Sparse>, Rc<MadeUp>), BenchEr
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(1),
         created_unix_s: 0,
-        wish,
+        wish: wish.into(),
         codec: CodecSpec::default(),
         origin_len: origin.len,
         origin_identity: "bench".into(),

@@ -279,7 +279,7 @@ fn run(plan: &Plan) -> Outcome {
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(u128::from(plan.seed)),
             created_unix_s: 0,
-            wish: plan.wish,
+            wish: plan.wish.into(),
             codec: CodecSpec::default(),
             origin_len: plan.origin_len,
             origin_identity: "sim".into(),
@@ -570,7 +570,7 @@ fn a_write_that_overtakes_an_admission_wins() {
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(9),
             created_unix_s: 0,
-            wish,
+            wish: wish.into(),
             codec: CodecSpec::default(),
             origin_len: 4 << 20,
             origin_identity: "sim".into(),
@@ -629,7 +629,7 @@ fn two_readers_of_one_missed_block_cause_one_origin_read() {
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(9),
             created_unix_s: 0,
-            wish: GeometryOptions::default(),
+            wish: GeometryOptions::default().into(),
             codec: CodecSpec::default(),
             origin_len: 4 << 20,
             origin_identity: "sim".into(),
@@ -667,7 +667,7 @@ async fn create_small(disk: &SimDisk) {
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(9),
         created_unix_s: 0,
-        wish: GeometryOptions::default(),
+        wish: GeometryOptions::default().into(),
         codec: CodecSpec::default(),
         origin_len: 4 << 20,
         origin_identity: "sim".into(),

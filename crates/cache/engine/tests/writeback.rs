@@ -50,7 +50,8 @@ impl World {
                 region_bytes: Some(1 << 20),
                 shard_count: Some(2),
                 ..GeometryOptions::default()
-            },
+            }
+            .into(),
             codec: CodecSpec::default(),
             origin_len: ORIGIN_BYTES,
             origin_identity: "sim".into(),

@@ -87,7 +87,7 @@ async fn serve(dir: &std::path::Path, server: Server, shutdown: Shutdown) -> Sta
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(1),
         created_unix_s: 0,
-        wish: GeometryOptions::default(),
+        wish: GeometryOptions::default().into(),
         codec: settings.codec,
         origin_len: ORIGIN_LEN,
         origin_identity: "test".into(),

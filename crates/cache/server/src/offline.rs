@@ -119,7 +119,8 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
             extent_bytes: Some(u32::try_from(spec.extent_bytes).unwrap_or(u32::MAX)),
             region_bytes: spec.region_bytes,
             shard_count: spec.shards,
-        },
+        }
+        .into(),
         codec: spec.codec,
         origin_len: origin.len(),
         origin_identity: origin.identity().id.clone(),

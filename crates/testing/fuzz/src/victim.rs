@@ -130,7 +130,8 @@ impl Made {
                     extent_bytes: Some(32 << 10),
                     region_bytes: Some(region_bytes),
                     shard_count: Some(shape.shard_count),
-                },
+                }
+                .into(),
                 codec: CodecSpec::default(),
                 origin_len: shape.origin_len,
                 origin_identity: "sim:origin".into(),

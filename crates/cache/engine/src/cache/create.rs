@@ -15,6 +15,21 @@ use crate::format::superblock::{State, Superblock};
 use crate::settings::{AfterCrash, StoredSettings};
 use crate::units::Epoch;
 
+/// The sizes of a new cache.
+#[derive(Clone, Copy, Debug)]
+pub enum Sizes {
+    /// As [`Geometry::plan`] fits them to the device.
+    Fitted(GeometryOptions),
+    /// Planned before. On a device whose space is shared, by [`Geometry::plan_shared`].
+    Planned(Geometry),
+}
+
+impl From<GeometryOptions> for Sizes {
+    fn from(wish: GeometryOptions) -> Self {
+        Self::Fitted(wish)
+    }
+}
+
 /// Options of a new cache.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
@@ -22,8 +37,8 @@ pub struct CreateOptions {
     pub uuid: Uuid,
     /// Current time, seconds since 1970.
     pub created_unix_s: u64,
-    /// Sizes that the user chose.
-    pub wish: GeometryOptions,
+    /// Its sizes.
+    pub wish: Sizes,
     /// Codec for new blocks.
     pub codec: CodecSpec,
     /// Size of the origin in bytes.
@@ -40,7 +55,17 @@ pub struct CreateOptions {
 /// [`CacheError`] if the layout is invalid (nothing is written then) or the device fails.
 pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Superblock, CacheError> {
     let sector_bytes = cache.alignment().max(512);
-    let geometry = Geometry::plan(cache.len(), sector_bytes, options.origin_len, options.wish)?;
+    let geometry = match options.wish {
+        Sizes::Fitted(wish) => Geometry::plan(cache.len(), sector_bytes, options.origin_len, wish)?,
+        Sizes::Planned(geometry) => {
+            geometry.check(cache.len())?;
+            assert!(
+                geometry.origin_len == options.origin_len && geometry.sector_bytes == sector_bytes,
+                "planned for these devices"
+            );
+            geometry
+        }
+    };
     let superblock = Superblock {
         uuid: options.uuid,
         generation: 1,

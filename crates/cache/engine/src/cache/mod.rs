@@ -29,7 +29,7 @@ mod trust;
 
 use std::rc::Rc;
 
-pub use create::{CreateOptions, create};
+pub use create::{CreateOptions, Sizes, create};
 #[cfg(test)]
 pub(crate) use create::{clear_intents, clear_manifest};
 pub use error::{CacheError, ResizeError, Served, ShardsUnreachable, Unreadable, Untrusted};

@@ -47,11 +47,15 @@ const REGION_BYTES_DEFAULT: std::ops::RangeInclusive<u64> = (256 << 10)..=(16 <<
 /// Most records of a region for each 4 KiB of it: limits the index for any data.
 pub const RECORDS_PER_BLOCK_MAX: u64 = 8;
 
+/// The shards of a volume's cache, if not given, are so many that this many such volumes have space on a shared device.
+pub const VOLUMES_PLANNED: u32 = 64;
 /// A cache can grow to this many times the size with which it was created.
 pub const GROWTH_MAX: u32 = 8;
 /// An origin can grow to as many times its size, or to as many times the size of the cache if that is more ...
 const ORIGIN_GROWTH: u64 = 4;
 const ORIGIN_TO_CACHE: u64 = 64;
+/// The same of a volume's cache on a shared device: each volume's index has empty slots for that.
+const ORIGIN_TO_SHARED: u64 = 4;
 /// ... but only to as many times the size of the cache, unless it is larger from the beginning: the index has more empty slots
 /// for larger origins.
 const ORIGIN_TO_CACHE_MAX: u64 = 1024;
@@ -88,6 +92,15 @@ pub struct GeometryOptions {
     pub shard_count: Option<u32>,
 }
 
+/// A cache device that several volumes share, as one of them sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedSpace {
+    /// Bytes of a chunk: a region of each volume's cache.
+    pub chunk_bytes: u64,
+    /// Number of chunks of the whole device.
+    pub chunks: u32,
+}
+
 impl Geometry {
     /// Plans the layout of a cache on a device of `device_len` bytes.
     ///
@@ -106,15 +119,63 @@ impl Geometry {
         let least = Self::smallest(sector_bytes, origin_len, wish);
         least.check_options()?;
         let mut roomy = least;
-        let room = (ORIGIN_GROWTH.saturating_mul(origin_len))
-            .max(ORIGIN_TO_CACHE.saturating_mul(device_len))
-            .min(ORIGIN_TO_CACHE_MAX.saturating_mul(device_len))
-            .clamp(origin_len, BlockNumber::MAX.offset());
-        roomy.layout.stripes_max = room.div_ceil(STRIPE_BYTES);
+        roomy.layout.stripes_max = stripes_room(origin_len, device_len, ORIGIN_TO_CACHE);
         // The smallest devices have no space for a larger bitmap.
         roomy
             .fill(device_len, wish)
             .or_else(|_| least.fill(device_len, wish))
+    }
+
+    /// Plans the layout of the cache of one volume on a device that several share. Its own device has the metadata first, and
+    /// then all chunks of the shared one: a region each, of which only some have space at a time. Both sizes follow from the
+    /// layout: [`Geometry::device_len`], and [`Layout::data_offset`].
+    ///
+    /// Defaults: 64 KiB extents; so many shards, 8 at most, that the least regions of [`VOLUMES_PLANNED`] such volumes take at
+    /// most half of the chunks, and more if a shard would be larger than records can address.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`] if an option cannot be met, or there are too few or too many chunks; it names the accepted values.
+    pub fn plan_shared(
+        space: SharedSpace,
+        sector_bytes: u32,
+        origin_len: u64,
+        wish: GeometryOptions,
+    ) -> Result<Self, FormatError> {
+        let SharedSpace { chunk_bytes, chunks } = space;
+        if wish.region_bytes.is_some_and(|region| region != chunk_bytes) {
+            let expected = format!("{chunk_bytes} bytes, as the chunks of the cache device");
+            return fail(
+                "region size",
+                expected,
+                wish.region_bytes.unwrap_or(0).to_string(),
+            );
+        }
+        let wish = GeometryOptions {
+            region_bytes: Some(chunk_bytes),
+            ..wish
+        };
+        let mut plan = Self::smallest(sector_bytes, origin_len, wish);
+        plan.check_options()?;
+        let limit = regions_limit(chunk_bytes);
+        plan.layout.shard_count = wish.shard_count.unwrap_or_else(|| shards_shared(chunks, limit));
+        let regions = chunks / plan.shard_count;
+        if regions < REGIONS_MIN {
+            let expected = format!(
+                "at least {REGIONS_MIN}, which needs {} chunks (use a larger cache device, smaller chunks or fewer --shards)",
+                REGIONS_MIN * plan.shard_count
+            );
+            return fail("regions a shard", expected, regions.to_string());
+        }
+        if regions > limit {
+            let expected = format!("at most {limit} (use more --shards, or larger chunks)");
+            return fail("regions a shard", expected, regions.to_string());
+        }
+        plan.regions_per_shard = regions;
+        plan.layout.regions_max = regions.saturating_mul(GROWTH_MAX).min(limit);
+        plan.layout.stripes_max = stripes_room(origin_len, chunk_bytes * u64::from(chunks), ORIGIN_TO_SHARED);
+        plan.device_len = plan.data_offset() + chunk_bytes * u64::from(chunks);
+        plan.check(plan.device_len)?;
+        Ok(plan)
     }
 
     /// The layout with as many regions as a device has space for.
@@ -334,6 +395,27 @@ impl Geometry {
 
 fn fail<T>(field: &'static str, expected: String, found: String) -> Result<T, FormatError> {
     Err(FormatError::field("geometry", field, expected, found))
+}
+
+/// Stripes that a layout has room for: those of `origin_len` bytes that have grown, or of `ratio` times a cache of `cache_len` bytes.
+fn stripes_room(origin_len: u64, cache_len: u64, ratio: u64) -> u64 {
+    (ORIGIN_GROWTH.saturating_mul(origin_len))
+        .max(ratio.saturating_mul(cache_len))
+        .min(ORIGIN_TO_CACHE_MAX.saturating_mul(cache_len))
+        .clamp(origin_len, BlockNumber::MAX.offset())
+        .div_ceil(STRIPE_BYTES)
+}
+
+/// Shards of a volume's cache whose number of shards is not given.
+fn shards_shared(chunks: u32, regions_limit: u32) -> u32 {
+    let mut shards = 1;
+    while shards < SHARDS_DEFAULT_MAX && 2 * shards * REGIONS_MIN * VOLUMES_PLANNED <= chunks / 2 {
+        shards *= 2;
+    }
+    while shards < SHARDS_MAX && chunks / shards > regions_limit {
+        shards *= 2;
+    }
+    shards
 }
 
 /// Smallest and largest region whose size is not given, in bytes.
@@ -584,6 +666,94 @@ mod tests {
         ] {
             let error = Geometry::plan(300 << 40, 512, 1 << 30, options(shards, region, 32 << 10));
             let error = error.expect_err("too large").to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    fn shared(chunk_bytes: u64, chunks: u32, shard_count: Option<u32>) -> Result<Geometry, FormatError> {
+        let space = SharedSpace { chunk_bytes, chunks };
+        Geometry::plan_shared(space, 512, 100 << 30, options(shard_count, None, 32 << 10))
+    }
+
+    /// A region is a chunk, and the whole device fits behind the metadata, now and when it grows.
+    #[test]
+    fn a_volume_on_a_shared_device_has_all_its_chunks() {
+        for (chunk_bytes, chunks, shard_count) in [
+            (128 << 10, 8, None),
+            (1 << 20, 1001, Some(4)),
+            (16 << 20, 6000, None),
+        ] {
+            let plan = shared(chunk_bytes, chunks, shard_count).expect("fits");
+            let data = u64::from(chunks) * chunk_bytes;
+            assert_eq!(plan.device_len, plan.data_offset() + data);
+            assert_eq!(
+                (plan.region_bytes, plan.check(plan.device_len)),
+                (chunk_bytes, Ok(()))
+            );
+            assert_eq!(plan.regions_per_shard, chunks / plan.shard_count);
+            assert_eq!(plan.resized(plan.device_len), Ok(plan));
+            let largest = plan.resized(plan.data_offset() + 8 * data).expect("eight times");
+            assert_eq!(largest.layout, plan.layout, "the metadata has room for it");
+            assert_eq!(largest.regions_per_shard, plan.regions_max);
+        }
+    }
+
+    /// With more shards each, the last volumes would find no space.
+    #[test]
+    fn many_volumes_have_space_on_a_shared_device() {
+        for (chunks, shards) in [
+            (8, 1),
+            (1535, 1),
+            (1536, 2),
+            (3071, 2),
+            (3072, 4),
+            (6144, 8),
+            (1 << 20, 8),
+        ] {
+            let plan = shared(128 << 10, chunks, None).expect("fits");
+            assert_eq!(plan.shard_count, shards, "{chunks} chunks");
+        }
+        // A shard addresses 1 TiB.
+        assert_eq!(shared(256 << 20, 1 << 16, None).expect("fits").shard_count, 32);
+    }
+
+    #[test]
+    fn a_shared_device_that_does_not_fit_is_refused() {
+        for (chunk_bytes, chunks, shard_count, part) in [
+            (
+                128 << 10,
+                11,
+                Some(2),
+                "regions a shard is 5, expected at least 6, which needs 12 chunks",
+            ),
+            (
+                256 << 20,
+                1 << 16,
+                Some(8),
+                "regions a shard is 8192, expected at most",
+            ),
+            (128 << 10, 100, Some(0), "shards is 0"),
+            (100_000, 100, None, "region size is 100000"),
+        ] {
+            let error = shared(chunk_bytes, chunks, shard_count)
+                .expect_err("refused")
+                .to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        let space = SharedSpace {
+            chunk_bytes: 128 << 10,
+            chunks: 100,
+        };
+        for (wish, part) in [
+            (
+                options(None, Some(1 << 20), 32 << 10),
+                "as the chunks of the cache device",
+            ),
+            (options(None, None, 64 << 10), "at least four extents"),
+        ] {
+            let error = Geometry::plan_shared(space, 512, 1 << 30, wish)
+                .expect_err("refused")
+                .to_string();
             assert!(error.contains(part), "{error}");
         }
     }

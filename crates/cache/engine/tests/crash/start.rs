@@ -85,7 +85,7 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(u128::from(base) << 64 | 0xf1a2),
         created_unix_s: 0,
-        wish: shape.wish,
+        wish: shape.wish.into(),
         codec: CodecSpec::default(),
         origin_len: shape.origin_len,
         origin_identity: "sim".into(),

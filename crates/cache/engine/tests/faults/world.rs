@@ -241,8 +241,11 @@ impl World {
         let cache = SimDisk::new(&env, cache);
         let origin = SimDisk::new(&env, origin);
         let mut wishes = options(1);
-        wishes.wish.shard_count = Some(shards);
-        wishes.origin_len = served;
+        let wish = GeometryOptions {
+            shard_count: Some(shards),
+            ..WISH
+        };
+        (wishes.wish, wishes.origin_len) = (wish.into(), served);
         let superblock = sim.block_on(create(&cache, wishes)).expect("fits");
         Self {
             sim,
@@ -456,16 +459,19 @@ impl World {
     }
 }
 
+/// The smallest sizes.
+const WISH: GeometryOptions = GeometryOptions {
+    extent_bytes: Some(32 << 10),
+    region_bytes: Some(128 << 10),
+    shard_count: Some(1),
+};
+
 /// Options of a cache; `number` distinguishes caches.
 pub fn options(number: u128) -> CreateOptions {
     CreateOptions {
         uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_0000_0000 + (number << 96) + number),
         created_unix_s: 1_700_000_000,
-        wish: GeometryOptions {
-            extent_bytes: Some(32 << 10),
-            region_bytes: Some(128 << 10),
-            shard_count: Some(1),
-        },
+        wish: WISH.into(),
         codec: CodecSpec::default(),
         origin_len: BLOCKS * BLOCK,
         origin_identity: "sim:origin".into(),

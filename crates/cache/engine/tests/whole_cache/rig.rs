@@ -95,7 +95,7 @@ impl Rig {
         let options = CreateOptions {
             uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             created_unix_s: 1_700_000_000,
-            wish,
+            wish: wish.into(),
             codec: CodecSpec::default(),
             origin_len,
             origin_identity: "sim:origin".into(),

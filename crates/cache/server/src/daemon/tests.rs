@@ -40,7 +40,8 @@ fn idle_cache(folder: &std::path::Path) -> ServeSpec {
         wish: GeometryOptions {
             region_bytes: Some(1 << 20),
             ..GeometryOptions::default()
-        },
+        }
+        .into(),
         codec: flaz_codec::CodecSpec::default(),
         origin_len: 16 << 20,
         origin_identity: String::new(),
