@@ -37,7 +37,7 @@ flaz caches a slow block device (the origin) on an SSD, partition or file (the c
 cached device to NBD clients. Each cached block is compressed, so that the SSD caches more data than its \
 size. flaz stores no metadata on the origin.
 
-A cache is named by its device, or by its configuration: NAME stands for /etc/flaz/NAME.toml, and for other users than \
+A cache is named by its device (DEVICE:VOLUME if several volumes share it), or by its configuration: NAME stands for /etc/flaz/NAME.toml, and for other users than \
 root first for $XDG_CONFIG_HOME/flaz/NAME.toml; FLAZ_CONFIG_DIR names another directory. A path that ends in .toml is a \
 configuration too. `flaz create --name` writes one; its keys are the options of `flaz serve`.
 
@@ -90,7 +90,7 @@ pub enum Command {
     Resize(ResizeArgs),
     /// Write back all dirty blocks, stop, and mark the cache empty
     Detach(DetachArgs),
-    /// Change what a cache serves
+    /// Add, remove and list the volumes of a shared cache device; follow an origin that has grown
     Volume(VolumeArgs),
     /// Stop a running cache cleanly
     Stop(StopArgs),
@@ -127,14 +127,19 @@ warning.
 Examples:
   flaz create /dev/nvme0n1p3 --origin /dev/sdb
   flaz create /dev/disk/by-id/SSD --origin /dev/disk/by-id/DISK --name disk
-  flaz create cache.img --size 20G --origin disk.img --codec zstd:3")]
+  flaz create cache.img --size 20G --origin disk.img --codec zstd:3
+  flaz create /dev/nvme0n1p3 --shared              for several volumes")]
 pub struct CreateArgs {
     /// Cache device: a block device or a regular file. Its contents are overwritten
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
     /// Device or file to cache. It is not changed
-    #[arg(long, value_name = "ORIGIN")]
-    pub origin: PathBuf,
+    #[arg(long, value_name = "ORIGIN", required_unless_present = "shared")]
+    pub origin: Option<PathBuf>,
+    /// Make a cache device that several volumes share, each with its own origin: add them with `flaz volume add`. Then --region-size
+    /// is the size of the chunks in which volumes get space
+    #[arg(long, conflicts_with_all = ["origin", "codec", "extent_size", "shards", "sparse", "name"])]
+    pub shared: bool,
     /// Codec for new blocks
     // The codec registry provides the text, so that a new codec is one file.
     #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", flaz_codec::choices()))]
@@ -174,11 +179,11 @@ pub struct CreateArgs {
 }
 
 /// Maximum number of shards of a cache.
-const SHARDS_MAX: u32 = flaz_engine::format::geometry::SHARDS_MAX;
+pub(crate) const SHARDS_MAX: u32 = flaz_engine::format::geometry::SHARDS_MAX;
 /// Maximum number of NBD addresses of a daemon.
 pub const NBD_ADDRESSES_MAX: usize = 16;
 
-fn extent_size(text: &str) -> Result<u64, String> {
+pub(crate) fn extent_size(text: &str) -> Result<u64, String> {
     let bytes = size::parse(text).map_err(|error| error.to_string())?;
     if bytes.is_power_of_two() && (32 << 10..=256 << 10).contains(&bytes) {
         Ok(bytes)

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use flaz_codec::CodecSpec;
-use flaz_engine::settings::Settings;
+use flaz_engine::settings::{Mode, Settings};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -512,6 +512,61 @@ pub struct ShrinkProgress {
     pub regions_left: u64,
     /// Bytes of dirty data to write to the origin before, because they do not fit in the smaller cache.
     pub dirty_bytes_left: u64,
+}
+
+/// A cache device that volumes share: the result of `flaz create --shared`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SharedReport {
+    /// Path of the device.
+    #[serde(with = "crate::path")]
+    #[schemars(with = "String")]
+    pub path: PathBuf,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Bytes for volumes.
+    pub size_bytes: u64,
+    /// Bytes that no volume has.
+    pub free_bytes: u64,
+    /// Space is given to volumes in chunks of this size, in bytes.
+    pub chunk_bytes: u64,
+}
+
+/// The report of `flaz volume list`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct VolumesReport {
+    /// [`REPORT_SCHEMA`] of the program that created the report.
+    pub schema: u32,
+    /// The device that they share.
+    pub cache: SharedReport,
+    /// In the order in which they were added.
+    pub volumes: Vec<VolumeReport>,
+}
+
+/// A volume of a shared cache device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct VolumeReport {
+    /// Its name.
+    pub name: String,
+    /// UUID of its cache.
+    pub uuid: Uuid,
+    /// State of its cache; null if that cannot be read.
+    pub state: Option<CacheState>,
+    /// Why it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Its origin.
+    pub origin: Option<OriginReport>,
+    /// Stored mode.
+    #[schemars(with = "Option<String>")]
+    pub mode: Option<Mode>,
+    /// Whether it has, or may have, data that its origin lacks.
+    pub may_be_dirty: bool,
+    /// Bytes of the device that it has now.
+    pub held_bytes: u64,
+    /// Bytes that no other volume gets.
+    pub at_least_bytes: u64,
+    /// The most that it gets, in bytes; null: no limit.
+    pub at_most_bytes: Option<u64>,
 }
 
 /// The result of `flaz volume resize`.

@@ -73,6 +73,20 @@ impl VolumeMap {
         self.front_bytes.div_ceil(self.layout.chunk_bytes) as u32
     }
 
+    /// Bytes of a chunk.
+    #[must_use]
+    pub fn chunk_bytes(&self) -> u64 {
+        self.layout.chunk_bytes
+    }
+
+    /// Number of parts that have a chunk.
+    #[must_use]
+    pub fn chunks(&self) -> u32 {
+        (0..self.parts())
+            .filter(|part| self.chunk(*part).is_some())
+            .count() as u32
+    }
+
     /// The chunk of a part.
     #[must_use]
     pub fn chunk(&self, index: u32) -> Option<u32> {

@@ -29,14 +29,14 @@ use flaz_runtime::{Config, Rt, Runtime, compute};
 use uuid::Uuid;
 
 use crate::block_device::{self, Exported, refuse_on_waiting};
-use crate::device::{HostDevice, Production};
+use crate::device::{HeldCache, HostDevice, Production};
 use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
 use crate::nbd::NbdFrontEnd;
 use crate::order::{ANSWER_WITHIN, Order};
 use crate::origin::{Origin, explain, open_origin};
 use crate::process::keep_memory_free;
-use crate::safety::{self, Claim};
+use crate::safety;
 use crate::spec::ServeSpec;
 use crate::state::StateFile;
 use crate::state_records::StateRecords;
@@ -88,7 +88,7 @@ pub struct Daemon {
     devices: Devices,
     threads: Threads,
     front_ends: Vec<Box<dyn FrontEnd>>,
-    _claim: Claim,
+    held: HeldCache,
 }
 
 /// The devices of a cache and the host record, from which each thread makes its [`Surroundings`].
@@ -126,10 +126,10 @@ impl std::fmt::Debug for Daemon {
 /// # Errors
 /// One of these steps failed; everything that was open is closed again.
 pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
-    let claim = safety::claim_existing(&spec.cache, safety::Access::ReadWrite)?;
-    let cache_file = open_cache(&spec.cache, false)?;
+    let held = HeldCache::open(&spec.cache, safety::Access::ReadWrite)?;
     let runtime = Runtime::new(Config::default())?;
-    let cache = HostDevice::new(cache_file.clone(), spec.emulate_cache);
+    let cache = held.device(spec.emulate_cache);
+    let cache_file = cache.file().clone();
     let deadlined = Deadline::new(cache.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&deadlined))?;
     block_device::refuse_left_over(&superblock, spec.device.as_ref().map(|device| device.driver))?;
@@ -232,7 +232,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         devices,
         threads,
         front_ends,
-        _claim: claim,
+        held,
     })
 }
 

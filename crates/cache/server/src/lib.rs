@@ -12,6 +12,7 @@
 //! | [`front_end`] | the interface of front ends |
 //! | `nbd`, `block_device` | the front ends: NBD sockets; block devices by ublk and by the kernel's NBD client |
 //! | [`metrics`] | metrics for Prometheus |
+//! | [`pool`] | a cache device that several volumes share |
 //! | `order` | orders to the threads, and the volume of each thread |
 //! | [`safety`] | checks before a device is overwritten |
 //! | `process` | process settings of a server |
@@ -35,6 +36,7 @@ mod nbd;
 mod offline;
 mod order;
 mod origin;
+pub mod pool;
 mod process;
 pub mod safety;
 mod serve;

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use flaz_codec::CodecSpec;
 use flaz_control::report::{
     CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem,
     REPORT_SCHEMA, StatusReport, VolumeResizeReport,
 };
 use flaz_control::settings::SettingsPatch;
 use flaz_device::Device;
-use flaz_engine::cache::{self, CacheError, CreateOptions};
+use flaz_engine::cache::{self, CacheError, CreateOptions, Sizes};
 use flaz_engine::check::{Finding, Object, walk};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::format::superblock::{State, Superblock};
@@ -21,8 +22,10 @@ use uuid::Uuid;
 
 use crate::block_device::{refuse_left_over, refuse_on_waiting};
 use crate::daemon::open_cache;
+use crate::device::HeldCache;
 use crate::error::HostError;
 use crate::origin::{another, refuse_used, warn_if_weak};
+use crate::pool::{Place, in_use, peek};
 use crate::safety;
 use crate::spec::CreateSpec;
 use crate::status::cache_report;
@@ -32,12 +35,18 @@ use crate::status::cache_report;
 /// # Errors
 /// The device.
 pub fn refuse_to_wait(cache: &Path) -> Result<(), HostError> {
-    refuse_on_waiting("the cache", cache, "give a path to it on another device")
+    let device = Place::of(cache).device;
+    refuse_on_waiting("the cache", &device, "give a path to it on another device")
 }
 
 fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
     refuse_to_wait(path)?;
-    safety::cache(path)?;
+    let place = Place::of_cache(path)?;
+    safety::cache(&place.device)?;
+    if let Some(volume) = &place.volume {
+        let (_, part) = peek(&place.device, volume)?;
+        return Ok(Runtime::new(Config::default())?.block_on(cache::read_superblock(&part))?);
+    }
     let mode = OpenMode {
         read_only: true,
         ..OpenMode::default()
@@ -45,6 +54,16 @@ fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
     let device = FileDevice::open(path, mode)?;
     let runtime = Runtime::new(Config::default())?;
     Ok(runtime.block_on(cache::read_superblock(&device))?)
+}
+
+/// Who holds a cache, for a message; `None` if nobody does.
+fn held_by(path: &Path) -> Option<String> {
+    let place = Place::of(path);
+    let Some(volume) = &place.volume else {
+        return locked_by(path);
+    };
+    let (entry, _) = peek(&place.device, volume).ok()?;
+    in_use(&place.device, entry.number).then(|| "another process".to_owned())
 }
 
 /// The UUID in the superblock of a cache.
@@ -79,7 +98,7 @@ pub fn idle_cache(cache: &Path) -> Result<IdleCache, HostError> {
         state: match superblock.state {
             State::Clean => CacheState::Clean,
             State::Empty => CacheState::New,
-            State::Open if locked_by(cache).is_some() => CacheState::Running,
+            State::Open if held_by(cache).is_some() => CacheState::Running,
             State::Open => CacheState::Unclean,
         },
         may_be_dirty: superblock.dirty,
@@ -92,36 +111,66 @@ pub fn idle_cache(cache: &Path) -> Result<IdleCache, HostError> {
 /// # Errors
 /// The origin is not usable, the geometry does not fit, or a device failed.
 pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
-    let origin = FileDevice::open(
-        &spec.origin,
-        OpenMode {
-            read_only: true,
-            hold: Hold::None,
-            buffered: false,
+    let origin = open_origin_to_create(&spec.origin)?;
+    let device = open_cache(spec.cache.path(), false)?;
+    let wish = GeometryOptions {
+        extent_bytes: Some(u32::try_from(spec.extent_bytes).unwrap_or(u32::MAX)),
+        region_bytes: spec.region_bytes,
+        shard_count: spec.shards,
+    };
+    let options = CreateOptions {
+        codec: spec.codec,
+        ..creation(&origin, Sizes::Fitted(wish))?
+    };
+    let runtime = Runtime::new(Config::default())?;
+    // Requests that wait for the cache that is overwritten would wait for ever.
+    if let Ok(earlier) = runtime.block_on(cache::read_superblock(&device)) {
+        refuse_left_over(&earlier, None)?;
+    }
+    let superblock = runtime.block_on(cache::create(&device, options))?;
+    Ok(CreateReport {
+        cache: cache_report(spec.cache.path(), &superblock),
+        origin: OriginReport {
+            path: superblock.origin_path.clone().into(),
+            size_bytes: superblock.geometry.origin_len,
         },
-    )
-    .map_err(|error| format!("origin: {error}"))?;
+        codec: superblock.codec,
+    })
+}
+
+/// Opens the origin of a new cache.
+///
+/// # Errors
+/// It cannot be opened.
+pub(crate) fn open_origin_to_create(path: &Path) -> Result<FileDevice, HostError> {
+    let mode = OpenMode {
+        read_only: true,
+        hold: Hold::None,
+        buffered: false,
+    };
+    let origin = FileDevice::open(path, mode).map_err(|error| format!("origin: {error}"))?;
     warn_if_weak(&origin);
+    Ok(origin)
+}
+
+/// A new cache of an origin, with LZ4.
+///
+/// # Errors
+/// The path of the origin cannot be stored.
+pub(crate) fn creation(origin: &FileDevice, sizes: Sizes) -> Result<CreateOptions, HostError> {
     // Links are kept: names in /dev/disk mean the same disk after the kernel has numbered its disks anew.
-    let origin_path = std::path::absolute(&spec.origin).map_err(|error| {
+    let origin_path = std::path::absolute(origin.path()).map_err(|error| {
         format!(
             "origin {}: cannot determine its full path: {error}",
-            spec.origin.display()
+            origin.path().display()
         )
     })?;
-    let device = open_cache(spec.cache.path(), false)?;
-    let options = CreateOptions {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Ok(CreateOptions {
         uuid: Uuid::new_v4(),
-        created_unix_s: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_secs()),
-        wish: GeometryOptions {
-            extent_bytes: Some(u32::try_from(spec.extent_bytes).unwrap_or(u32::MAX)),
-            region_bytes: spec.region_bytes,
-            shard_count: spec.shards,
-        }
-        .into(),
-        codec: spec.codec,
+        created_unix_s: since.map_or(0, |since| since.as_secs()),
+        wish: sizes,
+        codec: CodecSpec::default(),
         origin_len: origin.len(),
         origin_identity: origin.identity().id.clone(),
         origin_path: origin_path
@@ -133,20 +182,6 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
                 )
             })?
             .to_owned(),
-    };
-    let runtime = Runtime::new(Config::default())?;
-    // Requests that wait for the cache that is overwritten would wait for ever.
-    if let Ok(earlier) = runtime.block_on(cache::read_superblock(&device)) {
-        refuse_left_over(&earlier, None)?;
-    }
-    let superblock = runtime.block_on(cache::create(&device, options))?;
-    Ok(CreateReport {
-        cache: cache_report(spec.cache.path(), &superblock),
-        origin: OriginReport {
-            path: origin_path,
-            size_bytes: superblock.geometry.origin_len,
-        },
-        codec: superblock.codec,
     })
 }
 
@@ -162,7 +197,7 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
         State::Empty => CacheState::New,
     };
     if state == CacheState::Unclean
-        && let Some(holder) = locked_by(cache)
+        && let Some(holder) = held_by(cache)
     {
         return Err(format!(
             "{} is in use by {holder}, but no daemon listens on the default control socket: if the daemon was \
@@ -207,8 +242,8 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
 /// taken over; or a device failed.
 pub fn resize_volume(cache: &Path, origin: Option<&Path>) -> Result<VolumeResizeReport, HostError> {
     refuse_to_wait(cache)?;
-    let _claim = safety::claim_existing(cache, safety::Access::ReadWrite)?;
-    let device = open_cache(cache, false)?;
+    let held = HeldCache::open(cache, safety::Access::ReadWrite)?;
+    let device = held.device(None);
     let runtime = Runtime::new(Config::default())?;
     let mut superblock = runtime.block_on(cache::read_superblock(&device))?;
     refuse_left_over(&superblock, None)?;
@@ -237,7 +272,8 @@ pub fn resize_volume(cache: &Path, origin: Option<&Path>) -> Result<VolumeResize
 }
 
 fn walk_device(path: &Path, visit: &mut impl FnMut(Finding, u64, u64)) -> Result<Superblock, HostError> {
-    let device = open_cache(path, true)?;
+    let held = HeldCache::open(path, safety::Access::Read)?;
+    let device = held.device(None);
     let runtime = Runtime::new(Config::default())?;
     let walked: Result<Superblock, CacheError> = runtime.block_on(walk(&device, visit));
     Ok(walked?)
@@ -248,7 +284,6 @@ fn walk_device(path: &Path, visit: &mut impl FnMut(Finding, u64, u64)) -> Result
 /// # Errors
 /// The check could not be made. Problems that it finds are part of the report, not errors.
 pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, HostError> {
-    let _claim = safety::claim_existing(cache, safety::Access::Read)?;
     let started = Instant::now();
     let (mut good, mut bad) = (
         std::collections::BTreeMap::new(),
@@ -298,7 +333,6 @@ pub fn dump(
     cache: &Path,
     emit: &mut dyn FnMut(&DumpRecord) -> Result<(), HostError>,
 ) -> Result<(), HostError> {
-    let _claim = safety::claim_existing(cache, safety::Access::Read)?;
     let mut outcome = Ok(());
     walk_device(cache, &mut |finding, _, _| {
         if outcome.is_ok() {

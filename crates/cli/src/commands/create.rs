@@ -1,17 +1,20 @@
 //! `flaz create`: runs all checks, then formats.
 
 use std::error::Error;
+use std::path::Path;
 
 use flaz_engine::cache::CacheError;
 use flaz_engine::format::FormatError;
 
 use super::output;
 use crate::args::CreateArgs;
-use crate::configuration::draft::Draft;
+use crate::configuration::draft::{Draft, Wanted};
+use crate::control::shell::quoted;
 use crate::error::{Failure, chain};
 use crate::host;
 use crate::page;
-use crate::safety::{self, Permission};
+use crate::safety::{self, Node, Permission};
+use crate::size::HumanBytes;
 use flaz_server::CreateSpec;
 
 /// Runs `flaz create`.
@@ -19,26 +22,31 @@ use flaz_server::CreateSpec;
 /// # Errors
 /// The cache device or the origin is refused, or formatting failed. A file created for this is removed again.
 pub fn run(args: &CreateArgs) -> Result<(), Failure> {
-    let origin = safety::origin(&args.origin, args.force)?;
-    if let Some(uses) = safety::uses_text(&args.origin) {
-        tracing::warn!(
-            "origin {}: {uses}: it must not be in use while it is served, because changes that bypass the \
-             cache are not detected",
-            args.origin.display()
-        );
-    }
-    let draft = Draft::of(args)?;
+    let Some(origin_path) = &args.origin else {
+        return shared(args);
+    };
+    let origin = origin(origin_path, args.force)?;
+    let draft = args.name.as_deref().map(|name| {
+        Draft::of(Wanted {
+            name,
+            cache: &args.cache,
+            volume: None,
+            origin: origin_path,
+            replace: args.force,
+        })
+    });
+    let draft = draft.transpose()?;
     let permission = Permission {
         size_bytes: args.size,
         sparse: args.sparse,
         force: args.force,
         discard_dirty: args.discard_dirty,
     };
-    let claim = safety::claim_for_create(&args.cache, &origin, permission)?;
+    let claim = safety::claim_for_create(&args.cache, Some(&origin), permission)?;
     let made = claim.was_made();
     let spec = CreateSpec {
         cache: claim,
-        origin: args.origin.clone(),
+        origin: origin_path.clone(),
         codec: args.codec,
         extent_bytes: args.extent_size,
         region_bytes: args.region_size,
@@ -47,11 +55,8 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     let report = match host::create(&spec) {
         Ok(report) => report,
         Err(error) => {
-            if made && let Err(error) = std::fs::remove_file(&args.cache) {
-                tracing::warn!(
-                    "{} was created but cannot be removed: {error}",
-                    args.cache.display()
-                );
+            if made {
+                remove_made(&args.cache);
             }
             if is_asked_for(args, error.as_ref()) {
                 return Err(Failure::Usage(format!(
@@ -72,6 +77,57 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     } else {
         output::confirm(&page::created(&report, args.name.as_deref()))
     }
+}
+
+/// Checks the origin of a new cache.
+///
+/// # Errors
+/// It is refused.
+pub(super) fn origin(path: &Path, force: bool) -> Result<Node, Failure> {
+    let origin = safety::origin(path, force)?;
+    if let Some(uses) = safety::uses_text(path) {
+        tracing::warn!(
+            "origin {}: {uses}: it must not be in use while it is served, because changes that bypass the \
+             cache are not detected",
+            path.display()
+        );
+    }
+    Ok(origin)
+}
+
+fn remove_made(cache: &Path) {
+    if let Err(error) = std::fs::remove_file(cache) {
+        tracing::warn!("{} was created but cannot be removed: {error}", cache.display());
+    }
+}
+
+/// Runs `flaz create --shared`.
+fn shared(args: &CreateArgs) -> Result<(), Failure> {
+    let permission = Permission {
+        size_bytes: args.size,
+        sparse: false,
+        force: args.force,
+        discard_dirty: args.discard_dirty,
+    };
+    let claim = safety::claim_for_create(&args.cache, None, permission)?;
+    let report = host::pool::manage::create_shared(&claim, args.region_size).inspect_err(|_| {
+        if claim.was_made() {
+            remove_made(&args.cache);
+        }
+    });
+    let report = report.map_err(Failure::host("create", &args.cache))?;
+    claim.wipe_foreign_signatures()?;
+    if args.json {
+        return output::print_json(&report, true);
+    }
+    output::confirm(&format!(
+        "Created       {}, {} for volumes, in chunks of {}, uuid {}\nNext          flaz volume add {} NAME --origin ORIGIN\n",
+        args.cache.display(),
+        HumanBytes(report.size_bytes),
+        HumanBytes(report.chunk_bytes),
+        report.uuid,
+        quoted(&args.cache)
+    ))
 }
 
 /// Whether options request an impossible layout; otherwise the device is too small.

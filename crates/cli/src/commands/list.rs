@@ -204,7 +204,7 @@ fn configured(configuration: &Configuration, daemons: &mut Vec<Found>) -> Listed
             ..paths
         },
         Err(error) => ListedCache {
-            state: if configuration.cache.exists() {
+            state: if configuration.device.exists() {
                 "unreadable"
             } else {
                 "missing"
@@ -289,7 +289,7 @@ fn problem(state: &'static str, problem: String) -> ListedCache {
     }
 }
 
-fn state_name(state: CacheState) -> &'static str {
+pub(super) fn state_name(state: CacheState) -> &'static str {
     match state {
         CacheState::Clean => "clean",
         CacheState::Unclean => "unclean",
@@ -365,7 +365,7 @@ fn row(listed: &ListedCache) -> [String; 7] {
 }
 
 /// A device by the name of the kernel, a file by its own name.
-fn short(path: &Path) -> String {
+pub(super) fn short(path: &Path) -> String {
     let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let name = real.strip_prefix("/dev").ok().or(path.file_name().map(Path::new));
     // A name may have any characters.

@@ -1,5 +1,6 @@
 //! `flaz resize`: use more of the cache device, or less of it.
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,6 +12,7 @@ use crate::args::{IdleArgs, TargetArgs};
 use crate::control::{Client, Reply, Request};
 use crate::error::Failure;
 use crate::host::Resize;
+use crate::host::pool::{Place, manage, place::is_shared};
 use crate::report::{ResizeReport, ShrinkProgress};
 use crate::size::{self, HumanBytes};
 
@@ -55,6 +57,13 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The cache cannot have this size, or cannot be reached or opened.
 pub fn run(args: &ResizeArgs) -> Result<(), Failure> {
     let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
+    if let Some(device) = cache.filter(|cache| is_shared(cache)) {
+        return shared(args, device);
+    }
+    if let Some(cache) = cache {
+        let refused = Place::of(cache).refuse_resize();
+        refused.map_err(Failure::host("resize", cache))?;
+    }
     let report = if let Some(mut client) = target::find(cache, control)? {
         let begin = ask(&mut client, &Request::Resize { size: args.size });
         to_the_end(begin, || ask(&mut client, &Request::ContinueResize {}))?
@@ -69,6 +78,20 @@ pub fn run(args: &ResizeArgs) -> Result<(), Failure> {
         return output::print_json(&report, true);
     }
     output::confirm(&text(&report))
+}
+
+/// The device that volumes share becomes larger.
+fn shared(args: &ResizeArgs, device: &Path) -> Result<(), Failure> {
+    let resized = manage::resize(device, args.size);
+    let (before, report) = resized.map_err(Failure::host("resize", device))?;
+    if args.json {
+        return output::print_json(&report, true);
+    }
+    let now = HumanBytes(report.size_bytes);
+    output::confirm(&match before == report.size_bytes {
+        true => format!("unchanged: {now} for volumes\n"),
+        false => format!("resized: {now} for volumes (before: {})\n", HumanBytes(before)),
+    })
 }
 
 fn ask(client: &mut Client, request: &Request) -> Result<Resize, Failure> {

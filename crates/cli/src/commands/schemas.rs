@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::list::ListReport;
 use crate::report::{
-    CheckReport, CreateReport, DumpRecord, FlushReport, RemovedDeviceReport, ResizeReport, StatusReport,
-    VolumeResizeReport,
+    CheckReport, CreateReport, DumpRecord, FlushReport, RemovedDeviceReport, ResizeReport, SharedReport,
+    StatusReport, VolumeResizeReport, VolumesReport,
 };
 
 /// The end of the name of a schema's file, after the words of the command.
@@ -33,6 +33,9 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("set", of::<Settings>()),
         ("flush", of::<FlushReport>()),
         ("resize", of::<ResizeReport>()),
+        ("create-shared", of::<SharedReport>()),
+        ("volume-add", of::<CreateReport>()),
+        ("volume-list", of::<VolumesReport>()),
         ("volume-resize", of::<VolumeResizeReport>()),
         ("remove-device", of::<RemovedDeviceReport>()),
         ("check", of::<CheckReport>()),

@@ -10,6 +10,7 @@ use crate::control::place::Places;
 use crate::control::{Client, ControlError, Reply, Request};
 use crate::error::Failure;
 use crate::host;
+use crate::host::pool::Place;
 
 /// How long each daemon has to say what it serves.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -72,7 +73,7 @@ fn find_by_path(cache: &Path, owner: Option<u32>) -> Option<Client> {
 /// others, whatever it contains, and a daemon would hold the lock of the cache file.
 fn is_nobodys(refused: &ControlError, cache: &Path) -> bool {
     let lock = || {
-        let file = std::fs::File::open(cache).ok()?;
+        let file = std::fs::File::open(Place::of(cache).device).ok()?;
         let is_file = file.metadata().ok()?.is_file();
         (is_file && flock(&file, FlockOperation::NonBlockingLockShared).is_ok()).then_some(())
     };
@@ -94,7 +95,7 @@ pub fn require(cache: Option<&Path>, control: Option<&Path>) -> Result<Client, F
 }
 
 fn owner(cache: &Path) -> Option<u32> {
-    Some(std::fs::metadata(cache).ok()?.uid())
+    Some(std::fs::metadata(Place::of(cache).device).ok()?.uid())
 }
 
 #[cfg(test)]

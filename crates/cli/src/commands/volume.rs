@@ -1,17 +1,23 @@
-//! `flaz volume`: changes what a cache serves.
+//! `flaz volume`: the volumes of a shared cache device, and an origin that has grown.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use flaz_codec::CodecSpec;
 
 use super::{output, target};
-use crate::args::TargetArgs;
+use crate::args::{SHARDS_MAX, TargetArgs, device_name, extent_size};
+use crate::configuration::draft::{Draft, Wanted};
 use crate::control::{Reply, Request};
 use crate::error::Failure;
 use crate::host;
-use crate::report::{FrontEndSizeReport, VolumeResizeReport};
-use crate::size::HumanBytes;
+use crate::host::pool::manage::{self, Share, VolumeSpec};
+use crate::number::whole;
+use crate::page;
+use crate::report::{FrontEndSizeReport, VolumeReport, VolumeResizeReport};
+use crate::safety;
+use crate::size::{self, HumanBytes};
 
 /// How long the daemon may take: the driver of a block device waits for the requests in flight.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
@@ -27,8 +33,139 @@ pub struct VolumeArgs {
 /// The commands of `flaz volume`.
 #[derive(Subcommand, Debug)]
 pub enum VolumeCommand {
+    /// Add a volume to a shared cache device
+    Add(AddArgs),
+    /// Remove a volume that is not served; its space is free for others
+    Remove(RemoveArgs),
+    /// List the volumes of a shared cache device
+    List(ListArgs),
+    /// Change the share of a volume
+    Set(SetArgs),
     /// Serve all of an origin that has grown
     Resize(ResizeArgs),
+}
+
+/// `flaz volume add`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Volumes share a cache device that `flaz create --shared` has made, up to 64 of them. Each has its own origin, mode, front ends, \
+statistics and process: every command takes DEVICE:NAME, or the NAME of its configuration, in place of a cache. A volume gets space \
+when it needs it; when all is in use, the volume that loses more reads for want of space gets some of another one. Other \
+volumes are not interrupted.
+
+Examples:
+  flaz create /dev/nvme0n1p3 --shared
+  flaz volume add /dev/nvme0n1p3 home --origin /dev/sdb --name home
+  flaz serve /dev/nvme0n1p3:home --ublk=home
+  flaz volume add /dev/nvme0n1p3 db --origin /dev/sdc --at-least 50G --at-most 200G
+  flaz status /dev/nvme0n1p3:db")]
+pub struct AddArgs {
+    /// Shared cache device
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// Name of the volume: letters, digits, '-', '_' and '.'
+    #[arg(value_name = "NAME", value_parser = device_name)]
+    pub volume: String,
+    /// Device or file to cache. It is not changed
+    #[arg(long, value_name = "ORIGIN")]
+    pub origin: PathBuf,
+    /// Codec for new blocks
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", flaz_codec::choices()))]
+    pub codec: CodecSpec,
+    /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]
+    pub extent_size: u64,
+    /// Number of shards, at least the number of threads that will serve the volume [default: 1 to 8, depending on the size of the
+    /// device]
+    #[arg(long, value_name = "N", value_parser = whole(1..=SHARDS_MAX))]
+    pub shards: Option<u32>,
+    /// The share of the volume.
+    #[command(flatten)]
+    pub share: ShareArgs,
+    /// Write the configuration CONFIGURATION as well: /etc/flaz/CONFIGURATION.toml, or $XDG_CONFIG_HOME/flaz/CONFIGURATION.toml for
+    /// other users than root. One that exists is replaced with --force only
+    #[arg(long = "name", value_name = "CONFIGURATION", value_parser = device_name)]
+    pub configuration: Option<String>,
+    /// Also if the origin contains a flaz cache, or the configuration exists
+    #[arg(long)]
+    pub force: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The share of a volume.
+#[derive(Args, Debug)]
+pub struct ShareArgs {
+    /// Space that no other volume gets, also while this one does not use it; 0: none
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub at_least: Option<u64>,
+    /// The most space that the volume gets; 0: no limit
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub at_most: Option<u64>,
+}
+
+impl ShareArgs {
+    fn share(&self) -> Share {
+        Share {
+            at_least: self.at_least,
+            at_most: self.at_most,
+        }
+    }
+}
+
+/// `flaz volume remove`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Stop the volume first. A volume with dirty blocks is refused: `flaz flush DEVICE:NAME` writes them to its origin. Its configuration \
+is not removed.
+
+Example:
+  flaz stop /dev/nvme0n1p3:home && flaz flush /dev/nvme0n1p3:home && flaz volume remove /dev/nvme0n1p3 home")]
+pub struct RemoveArgs {
+    /// Shared cache device
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// The volume
+    #[arg(value_name = "NAME")]
+    pub volume: String,
+    /// Also if it has dirty blocks, or may have some: they are lost
+    #[arg(long)]
+    pub discard_dirty: bool,
+}
+
+/// `flaz volume list`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  flaz volume list /dev/nvme0n1p3 --json | jq -r '.volumes[] | select(.may_be_dirty) | .name'")]
+pub struct ListArgs {
+    /// Shared cache device
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `flaz volume set`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A volume that has more than its new limit gives space back within a minute or so if it is served, else when it is served the next \
+time.
+
+Example:
+  flaz volume set /dev/nvme0n1p3 db --at-least 80G --at-most 0")]
+pub struct SetArgs {
+    /// Shared cache device
+    #[arg(value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// The volume
+    #[arg(value_name = "NAME")]
+    pub volume: String,
+    /// The share of the volume.
+    #[command(flatten)]
+    pub share: ShareArgs,
 }
 
 /// `flaz volume resize`.
@@ -66,8 +203,141 @@ pub struct ResizeArgs {
 /// Those of its commands.
 pub fn run(args: &VolumeArgs) -> Result<(), Failure> {
     match &args.what {
+        VolumeCommand::Add(args) => add(args),
+        VolumeCommand::Remove(args) => remove(args),
+        VolumeCommand::List(args) => list(args),
+        VolumeCommand::Set(args) => set(args),
         VolumeCommand::Resize(args) => resize(args),
     }
+}
+
+/// Runs `flaz volume add`.
+fn add(args: &AddArgs) -> Result<(), Failure> {
+    let origin = super::create::origin(&args.origin, args.force)?;
+    safety::refuse_overlap(&safety::cache(&args.device)?, &origin)?;
+    let draft = args.configuration.as_deref().map(|name| {
+        Draft::of(Wanted {
+            name,
+            cache: &args.device,
+            volume: Some(&args.volume),
+            origin: &args.origin,
+            replace: args.force,
+        })
+    });
+    let draft = draft.transpose()?;
+    let spec = VolumeSpec {
+        device: args.device.clone(),
+        name: args.volume.clone(),
+        origin: args.origin.clone(),
+        codec: args.codec,
+        extent_bytes: args.extent_size,
+        shards: args.shards,
+        share: args.share.share(),
+    };
+    let report = manage::add(&spec).map_err(Failure::host("volume add", &args.device))?;
+    if let Some(draft) = draft {
+        draft.write()?;
+    }
+    if args.json {
+        return output::print_json(&report, true);
+    }
+    output::confirm(&page::created(&report, args.configuration.as_deref()))
+}
+
+/// Runs `flaz volume remove`.
+fn remove(args: &RemoveArgs) -> Result<(), Failure> {
+    manage::remove(&args.device, &args.volume, args.discard_dirty)
+        .map_err(Failure::host("volume remove", &args.device))?;
+    output::confirm(&format!(
+        "removed volume {} of {}\n",
+        args.volume,
+        args.device.display()
+    ))
+}
+
+/// Runs `flaz volume set`.
+fn set(args: &SetArgs) -> Result<(), Failure> {
+    let share = args.share.share();
+    if share == Share::default() {
+        return Err(Failure::Usage(
+            "volume set: expected --at-least SIZE or --at-most SIZE".to_owned(),
+        ));
+    }
+    manage::set_share(&args.device, &args.volume, share)
+        .map_err(Failure::host("volume set", &args.device))?;
+    let report = manage::list(&args.device).map_err(Failure::host("volume set", &args.device))?;
+    let volumes = report.volumes.iter().filter(|volume| volume.name == args.volume);
+    output::confirm(&table(volumes))
+}
+
+/// Runs `flaz volume list`.
+fn list(args: &ListArgs) -> Result<(), Failure> {
+    let report = manage::list(&args.device).map_err(Failure::host("volume list", &args.device))?;
+    if args.json {
+        return output::print_json(&report, true);
+    }
+    for volume in &report.volumes {
+        if let Some(problem) = &volume.problem {
+            tracing::warn!("volume {}: {problem}", volume.name);
+        }
+    }
+    let space = &report.cache;
+    let head = format!(
+        "{}: {} for volumes, {} free\n",
+        space.path.display(),
+        HumanBytes(space.size_bytes),
+        HumanBytes(space.free_bytes)
+    );
+    output::print(&match report.volumes.is_empty() {
+        true => format!("{head}no volumes: `flaz volume add` adds one\n"),
+        false => head + &table(report.volumes.iter()),
+    })
+}
+
+/// Volumes as lines.
+fn table<'a>(volumes: impl Iterator<Item = &'a VolumeReport>) -> String {
+    let head = ["NAME", "STATE", "ORIGIN", "MODE", "SPACE", "AT LEAST", "AT MOST"].map(str::to_owned);
+    let rows: Vec<_> = [head].into_iter().chain(volumes.map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().enumerate().map(|(column, cell)| {
+            let width = width(column).unwrap_or(0);
+            // Numbers are aligned on the right.
+            match column < 4 {
+                true => format!("{cell:<width$}"),
+                false => format!("{cell:>width$}"),
+            }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn row(volume: &VolumeReport) -> [String; 7] {
+    let nothing = || "-".to_owned();
+    let bytes = |bytes: Option<u64>| match bytes {
+        None | Some(0) => nothing(),
+        Some(bytes) => HumanBytes(bytes).to_string(),
+    };
+    let origin = volume.origin.as_ref().map(|origin| short(&origin.path));
+    [
+        volume.name.clone(),
+        volume
+            .state
+            .map_or("unreadable", super::list::state_name)
+            .to_owned(),
+        origin.unwrap_or_else(nothing),
+        volume.mode.map_or_else(nothing, |mode| mode.to_string()),
+        HumanBytes(volume.held_bytes).to_string(),
+        bytes(Some(volume.at_least_bytes)),
+        bytes(volume.at_most_bytes),
+    ]
+}
+
+fn short(path: &Path) -> String {
+    super::list::short(path)
 }
 
 /// Runs `flaz volume resize`.

@@ -1,4 +1,4 @@
-//! The configuration that `flaz create --name` writes: checked before the cache is made, written after it.
+//! The configuration that `flaz create --name` and `flaz volume add --name` write: checked before the cache is made, written after it.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::Write;
@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use super::{SUFFIX, directories};
-use crate::args::CreateArgs;
 use crate::error::Failure;
 
 /// Mode of the file: it has no secrets.
@@ -26,16 +25,31 @@ pub struct Draft {
     replace: bool,
 }
 
+/// What a configuration is written for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The cache device.
+    pub cache: &'a Path,
+    /// The volume of a shared cache device.
+    pub volume: Option<&'a str>,
+    /// The origin.
+    pub origin: &'a Path,
+    /// Replace a configuration that exists.
+    pub replace: bool,
+}
+
 impl Draft {
-    /// The configuration that `args` ask for. Nothing is written.
+    /// A configuration. Nothing is written.
     ///
     /// # Errors
     /// There is one with this name, a path has no text, or the directory cannot be made.
-    pub fn of(args: &CreateArgs) -> Result<Option<Self>, Failure> {
-        let Some(name) = &args.name else { return Ok(None) };
+    pub fn of(wanted: Wanted<'_>) -> Result<Self, Failure> {
+        let name = wanted.name;
         let directory = directories().swap_remove(0);
         let path = path_of(&directory, name);
-        if !args.force && path.symlink_metadata().is_ok() {
+        if !wanted.replace && path.symlink_metadata().is_ok() {
             return Err(Failure::Usage(format!(
                 "create: the configuration {} exists: choose another --name, or replace it with --force",
                 path.display()
@@ -58,7 +72,7 @@ impl Draft {
                 ))
             })
         };
-        for path in [&args.cache, &args.origin] {
+        for path in [wanted.cache, wanted.origin] {
             if let Some(stable) = stable_name(path, Path::new("/dev/disk")) {
                 tracing::warn!(
                     "{} may be another disk after a restart of this machine: write {} into {}",
@@ -70,16 +84,17 @@ impl Draft {
         }
         let text = text(
             name,
-            &absolute(&args.cache)?,
-            &absolute(&args.origin)?,
+            &absolute(wanted.cache)?,
+            wanted.volume,
+            &absolute(wanted.origin)?,
             front_end(),
         );
-        Ok(Some(Self {
-            name: name.clone(),
+        Ok(Self {
+            name: name.to_owned(),
             path,
             text,
-            replace: args.force,
-        }))
+            replace: wanted.replace,
+        })
     }
 
     /// Writes the file, as a whole or not at all.
@@ -175,7 +190,8 @@ fn front_end_of(root: &Path, release: &str) -> Option<&'static str> {
     }
 }
 
-fn text(name: &str, cache: &str, origin: &str, front_end: Option<&str>) -> String {
+fn text(name: &str, cache: &str, volume: Option<&str>, origin: &str, front_end: Option<&str>) -> String {
+    let volume = volume.map_or_else(String::new, |volume| format!("volume = {}\n", quoted(volume)));
     let (cache, origin) = (quoted(cache), quoted(origin));
     let active = |key| if front_end == Some(key) { "" } else { "#" };
     format!(
@@ -187,7 +203,7 @@ fn text(name: &str, cache: &str, origin: &str, front_end: Option<&str>) -> Strin
 # If you change paths or front ends: systemctl daemon-reload
 
 cache = {cache}
-origin = {origin}
+{volume}origin = {origin}
 
 # The block device /dev/flaz/{name}: by ublk, or by the NBD client of a kernel without ublk. Use one of the two.
 {}ublk = true
@@ -266,7 +282,7 @@ mod tests {
             (Some("nbd-device"), false, true),
         ] {
             let hard = "/a \"b\"\\ä\u{7f}\t";
-            let text = text("disk", hard, "/dev/o", front_end);
+            let text = text("disk", hard, None, "/dev/o", front_end);
             let found = Configuration::parse("disk", Path::new("/etc/flaz/disk.toml"), &text).unwrap();
             assert_eq!((found.cache, found.origin), (hard.into(), "/dev/o".into()));
             let found = Configuration::parse("disk", Path::new("/x"), &text).unwrap();

@@ -1,4 +1,4 @@
-//! A configuration: one TOML table whose keys are `cache` and the options of `flaz serve`.
+//! A configuration: one TOML table whose keys are `cache`, `volume` and the options of `flaz serve`.
 //!
 //! The values go through the parsers of the options. Unknown keys, wrong types and relative paths are refused, with the
 //! line.
@@ -13,9 +13,10 @@ use clap::{Arg, Args, Command, FromArgMatches};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Given, name_of};
+use super::{Given, is_name, name_of};
 use crate::args::{ServeArgs, with_negative_values};
 use crate::error::Failure;
+use crate::host::pool::Place;
 
 /// Longest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -62,8 +63,10 @@ pub struct Configuration {
     pub name: String,
     /// Its file.
     pub path: PathBuf,
-    /// The cache device.
+    /// The cache: its device, or `DEVICE:VOLUME`.
     pub cache: PathBuf,
+    /// The cache device.
+    pub device: PathBuf,
     /// The origin.
     pub origin: PathBuf,
     keys: Vec<Key>,
@@ -195,10 +198,12 @@ impl Parser<'_> {
             .map_err(|error| self.error(error.span().map_or(0, |span| span.start), error.message()))?;
         let mut entries: Vec<_> = table.get_ref().iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
-        let (mut cache, mut keys) = (None, Vec::new());
+        let (mut cache, mut volume, mut keys) = (None, None, Vec::new());
         for (key, value) in entries {
             if key.get_ref() == "cache" {
                 cache = Some(self.cache(value)?);
+            } else if key.get_ref() == "volume" {
+                volume = Some(self.volume(value)?);
             } else {
                 keys.push(self.key(key.get_ref(), key.span().start, value)?);
             }
@@ -209,7 +214,8 @@ impl Parser<'_> {
                 &format!("expected `{key} = \"/PATH\"`: the path of {what}; there is no such key"),
             )
         };
-        let cache = cache.ok_or_else(|| missing("cache", "the cache device"))?;
+        let device = cache.ok_or_else(|| missing("cache", "the cache device"))?;
+        let cache = volume.map_or_else(|| device.clone(), |volume| Place::path_of(&device, &volume));
         let words = keys
             .iter()
             .flat_map(|key| key.words.iter().cloned())
@@ -221,6 +227,7 @@ impl Parser<'_> {
             name: self.name.to_owned(),
             path: self.path.to_owned(),
             cache,
+            device,
             origin,
             keys,
         })
@@ -234,6 +241,14 @@ impl Parser<'_> {
             .ok_or_else(|| self.error(at, &expected("cache", "a path", value)))?;
         self.absolute("cache", at, path)?;
         Ok(path.into())
+    }
+
+    fn volume(&self, value: &Spanned<DeValue<'_>>) -> Result<String, ConfigurationError> {
+        let name = value.get_ref().as_str().filter(|name| is_name(name));
+        name.map(str::to_owned).ok_or_else(|| {
+            let text = expected("volume", "the name of a volume of the cache device", value);
+            self.error(value.span().start, &text)
+        })
     }
 
     fn key(&self, name: &str, at: usize, value: &Spanned<DeValue<'_>>) -> Result<Key, ConfigurationError> {
@@ -340,7 +355,7 @@ impl Parser<'_> {
     fn keys(&self) -> Vec<&str> {
         let options = self.command.get_arguments().filter_map(Arg::get_long);
         let kept = options.filter(|name| !FOR_ONE_START.contains(name));
-        ["cache"].into_iter().chain(kept).collect()
+        ["cache", "volume"].into_iter().chain(kept).collect()
     }
 
     fn line(&self, at: usize) -> usize {
@@ -476,7 +491,7 @@ mod tests {
             (
                 "moed = 'write-back'\n",
                 3,
-                "unknown key 'moed': expected one of cache, origin, nbd,",
+                "unknown key 'moed': expected one of cache, volume, origin, nbd,",
             ),
             (
                 "mode = 'write-behind'\n",

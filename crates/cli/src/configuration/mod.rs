@@ -21,6 +21,8 @@ pub mod units;
 
 use std::path::{Path, PathBuf};
 
+use crate::host::pool::Place;
+
 pub use file::Configuration;
 pub use given::Given;
 
@@ -117,7 +119,14 @@ pub fn name_of(path: &Path) -> Option<&str> {
 /// The configuration of a cache that was named by its path, if there is one that can be read.
 #[must_use]
 pub fn of_cache(cache: &Path) -> Option<Configuration> {
-    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let real = |path: &Path| {
+        let place = Place::of(path);
+        let device = std::fs::canonicalize(&place.device).unwrap_or(place.device);
+        match place.volume {
+            Some(volume) => Place::path_of(&device, &volume),
+            None => device,
+        }
+    };
     let wanted = real(cache);
     all(&directories())
         .iter()

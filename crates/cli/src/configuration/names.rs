@@ -88,6 +88,10 @@ fn target(target: &mut TargetArgs, idle: Option<&mut IdleArgs>) -> Result<(), Fa
 
 fn volume(command: &mut VolumeCommand) -> Result<(), Failure> {
     match command {
+        // They take a device.
+        VolumeCommand::Add(_) | VolumeCommand::Remove(_) | VolumeCommand::List(_) | VolumeCommand::Set(_) => {
+            Ok(())
+        }
         VolumeCommand::Resize(args) => {
             let mut idle = IdleArgs {
                 origin: args.origin.take(),

@@ -61,7 +61,7 @@ fn drop_ins(found: &Configuration, fstab: &str) -> Result<Vec<(String, String)>,
     );
     let mut service = String::new();
     let mut all = Vec::new();
-    for path in [&found.cache, &found.origin] {
+    for path in [&found.device, &found.origin] {
         // Files in memory are there too.
         if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
             let device = unit_of(path, "device");

@@ -9,6 +9,7 @@ mod create;
 mod resize;
 mod serve;
 mod volume;
+mod volumes;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

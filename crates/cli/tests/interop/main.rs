@@ -28,3 +28,4 @@ mod stable;
 mod stall;
 mod stopping;
 mod support;
+mod volumes;

@@ -142,12 +142,12 @@ pub fn wait_for_byte(fd: impl AsFd, byte: u64, lock: ByteLock) -> rustix::io::Re
     rustix::io::retry_on_intr(|| command(&fd, libc::F_OFD_SETLKW, byte, lock.raw()).map(drop))
 }
 
-/// Whether another open file description has a lock on a byte.
+/// Whether another open file description has a lock on a byte that excludes `wanted`.
 ///
 /// # Errors
 /// The system's.
-pub fn is_byte_locked(fd: impl AsFd, byte: u64) -> rustix::io::Result<bool> {
-    let found = command(fd, libc::F_OFD_GETLK, byte, libc::F_WRLCK)?;
+pub fn is_byte_locked(fd: impl AsFd, byte: u64, wanted: ByteLock) -> rustix::io::Result<bool> {
+    let found = command(fd, libc::F_OFD_GETLK, byte, wanted.raw())?;
     Ok(libc::c_int::from(found.l_type) != libc::F_UNLCK)
 }
 
@@ -333,8 +333,10 @@ mod tests {
         let lock = |fd: &OwnedFd, byte, how| lock_byte(fd, byte, how).expect("locks");
         assert!(lock(&one, 7, ByteLock::Exclusive) && lock(&other, 8, ByteLock::Exclusive));
         assert!(!lock(&other, 7, ByteLock::Shared));
-        assert!(is_byte_locked(&other, 7).expect("asks") && !is_byte_locked(&one, 7).expect("asks"));
+        let locked = |fd: &OwnedFd, wanted| is_byte_locked(fd, 7, wanted).expect("asks");
+        assert!(locked(&other, ByteLock::Shared) && !locked(&one, ByteLock::Exclusive));
         assert!(lock(&one, 7, ByteLock::Shared) && lock(&other, 7, ByteLock::Shared));
+        assert!(locked(&other, ByteLock::Exclusive) && !locked(&other, ByteLock::Shared));
         assert!(!lock(&other, 7, ByteLock::Exclusive));
         assert!(lock(&one, 7, ByteLock::Released) && lock(&other, 7, ByteLock::Exclusive));
         let begun = Instant::now();

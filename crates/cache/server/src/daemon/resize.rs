@@ -18,6 +18,7 @@ use flaz_runtime::{Config, Runtime};
 
 use super::Daemon;
 use crate::error::HostError;
+use crate::pool::Place;
 use crate::status::cache_report;
 
 /// A shrink is called off if its client has not asked for so long.
@@ -46,6 +47,7 @@ impl Daemon {
     /// # Errors
     /// The cache cannot have this size; nothing has changed. Or the cache device fails.
     pub fn resize(&self, size: Option<u64>) -> Result<Resize, HostError> {
+        Place::of(&self.spec.cache).refuse_resize()?;
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
         if self.stopping.load(Ordering::SeqCst) {
             return Err("the daemon is stopping: resize the cache after the next start".into());

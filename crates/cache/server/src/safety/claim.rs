@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::error::SafetyError;
-use super::file::{Access, failed, give_size, length, lock, open};
+use super::file::{Access, failed, give_size, length, lock, open, open_shared};
 use super::holders::{System, Use};
 use super::node::Node;
 use super::objections::Objections;
@@ -156,21 +156,36 @@ fn joined(uses: &[Use]) -> String {
     texts.join("; ")
 }
 
+/// Refuses an origin that shares bytes with the cache device.
+///
+/// # Errors
+/// [`SafetyError::SameAsOrigin`].
+pub fn refuse_overlap(cache: &Node, origin: &Node) -> Result<(), SafetyError> {
+    if !System::default().overlap(cache.identity, origin.identity) {
+        return Ok(());
+    }
+    Err(SafetyError::SameAsOrigin {
+        cache: cache.path.clone(),
+        origin: origin.path.clone(),
+    })
+}
+
 /// Checks that `cache` may be overwritten, and holds it. A missing file is created if its size is given.
 ///
 /// # Errors
 /// The objections. Nothing was written or created in that case.
-pub fn claim_for_create(cache: &Path, origin: &Node, permission: Permission) -> Result<Claim, SafetyError> {
+pub fn claim_for_create(
+    cache: &Path,
+    origin: Option<&Node>,
+    permission: Permission,
+) -> Result<Claim, SafetyError> {
     let Some(node) = Node::find(cache)? else {
         return make(cache, permission);
     };
     let force = permission.force;
     let system = System::default();
-    if system.overlap(node.identity, origin.identity) {
-        return Err(SafetyError::SameAsOrigin {
-            cache: cache.to_owned(),
-            origin: origin.path.clone(),
-        });
+    if let Some(origin) = origin {
+        refuse_overlap(&node, origin)?;
     }
     let mut objections = Objections {
         uses: system.uses(node.identity),
@@ -237,14 +252,7 @@ pub fn claim_existing(cache: &Path, access: Access) -> Result<Claim, SafetyError
     let node = self::cache(cache)?;
     let (file, claimed) = open(&node, access)?;
     if let Some(claim) = claimed {
-        let mut uses = System::default().uses(node.identity);
-        if uses.is_empty() {
-            uses.push(claim);
-        }
-        return Err(SafetyError::Busy {
-            path: cache.to_owned(),
-            list: joined(&uses),
-        });
+        return Err(busy(cache, &node, claim));
     }
     let size_bytes = length(&node, &file)?;
     Ok(Claim {
@@ -254,6 +262,37 @@ pub fn claim_existing(cache: &Path, access: Access) -> Result<Claim, SafetyError
         made: false,
         overruled: Objections::default(),
     })
+}
+
+/// Holds a cache device that several volumes share, together with the processes of other volumes.
+///
+/// # Errors
+/// It is missing, cannot be opened, or is used for anything else.
+pub fn claim_shared(device: &Path, access: Access) -> Result<Claim, SafetyError> {
+    let node = self::cache(device)?;
+    let (file, _, claimed) = open_shared(&node, access)?;
+    if let Some(claim) = claimed {
+        return Err(busy(device, &node, claim));
+    }
+    let size_bytes = length(&node, &file)?;
+    Ok(Claim {
+        node,
+        file,
+        size_bytes,
+        made: false,
+        overruled: Objections::default(),
+    })
+}
+
+fn busy(path: &Path, node: &Node, claim: Use) -> SafetyError {
+    let mut uses = System::default().uses(node.identity);
+    if uses.is_empty() {
+        uses.push(claim);
+    }
+    SafetyError::Busy {
+        path: path.to_owned(),
+        list: joined(&uses),
+    }
 }
 
 /// Checks that nobody uses the device or file at `path` and that it contains no file system, partition table or
@@ -393,7 +432,7 @@ mod tests {
                 force,
                 ..Permission::default()
             };
-            claim_for_create(path, &self.origin, permission)
+            claim_for_create(path, Some(&self.origin), permission)
         }
     }
 
@@ -441,7 +480,7 @@ mod tests {
                 sparse,
                 ..Permission::default()
             };
-            claim_for_create(&path, &scratch.origin, permission).unwrap();
+            claim_for_create(&path, Some(&scratch.origin), permission).unwrap();
             let metadata = std::fs::metadata(&path).unwrap();
             assert_eq!(metadata.len(), SIZE);
             assert_eq!(metadata.blocks() * 512 >= SIZE, allocated, "sparse: {sparse}");
@@ -468,7 +507,7 @@ mod tests {
             sparse: true,
             ..Permission::default()
         };
-        let claim = claim_for_create(&path, &scratch.origin, permission).unwrap();
+        let claim = claim_for_create(&path, Some(&scratch.origin), permission).unwrap();
         assert_eq!(claim.size_bytes(), size);
     }
 

@@ -9,12 +9,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use flaz_control::size::HumanBytes;
+use flaz_runtime::file::{ByteLock, is_byte_locked, lock_byte};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::error::SafetyError;
 use super::holders::Use;
 use super::node::Node;
+use crate::pool::MEMBERS;
 
 /// How long another program, such as udev, may keep its lock after a device was closed.
 const LOCK: Duration = Duration::from_secs(2);
@@ -40,6 +42,24 @@ impl Access {
 
 /// Opens the file. If it could not be held, the reason is returned with it.
 pub(super) fn open(node: &Node, access: Access) -> Result<(File, Option<Use>), SafetyError> {
+    let (file, mut claimed) = open_unlocked(node, access)?;
+    let path = &node.path;
+    if !node.is_block_device() && !lock(&file, access).map_err(failed("lock", path))? {
+        claimed = Some(Use::Locked);
+    }
+    // Of the processes that share a block device, only one has it open exclusively, and not at every moment.
+    let alone = match access {
+        Access::Read => ByteLock::Shared,
+        Access::ReadWrite => ByteLock::Exclusive,
+    };
+    if claimed.is_none() && lock_byte(&file, MEMBERS, alone) == Ok(false) {
+        claimed = Some(Use::Locked);
+    }
+    Ok((file, claimed))
+}
+
+/// Opens a file, or a block device exclusively. If that is refused because of another user, the reason is returned with it.
+fn open_unlocked(node: &Node, access: Access) -> Result<(File, Option<Use>), SafetyError> {
     let path = &node.path;
     let options = || {
         let mut options = OpenOptions::new();
@@ -65,10 +85,28 @@ pub(super) fn open(node: &Node, access: Access) -> Result<(File, Option<Use>), S
         // Another process replaced the file between two system calls.
         return Err(SafetyError::Changed { path: path.clone() });
     }
-    if !node.is_block_device() && !lock(&file, access).map_err(failed("lock", path))? {
-        claimed = Some(Use::Locked);
-    }
     Ok((file, claimed))
+}
+
+/// Opens a file or block device that other flaz processes use too. If others use it, the reason is returned with it. Only one of the
+/// processes has a block device open exclusively: the second value is whether this one has.
+pub(super) fn open_shared(node: &Node, access: Access) -> Result<(File, bool, Option<Use>), SafetyError> {
+    let (file, claimed) = open_unlocked(node, access)?;
+    let locking = failed("lock", &node.path);
+    if !node.is_block_device() && !lock(&file, Access::Read).map_err(&locking)? {
+        return Ok((file, false, Some(Use::Locked)));
+    }
+    let others =
+        is_byte_locked(&file, MEMBERS, ByteLock::Exclusive).map_err(|error| locking(error.into()))?;
+    let joined = lock_byte(&file, MEMBERS, ByteLock::Shared).map_err(|error| locking(error.into()))?;
+    let exclusive = node.is_block_device() && claimed.is_none();
+    let reason = match claimed {
+        _ if !joined => Some(Use::Locked),
+        // One of them has claimed it.
+        Some(_) if others => None,
+        other => other,
+    };
+    Ok((file, exclusive, reason))
 }
 
 fn not_opened(node: &Node, access: Access, source: std::io::Error) -> SafetyError {

@@ -28,8 +28,8 @@ mod source;
 mod unused;
 
 pub use claim::{
-    Claim, Permission, cache, claim_existing, claim_for_create, claim_to_overwrite, final_uses_text, origin,
-    uses_text,
+    Claim, Permission, cache, claim_existing, claim_for_create, claim_shared, claim_to_overwrite,
+    final_uses_text, origin, refuse_overlap, uses_text,
 };
 pub use error::SafetyError;
 pub use file::Access;

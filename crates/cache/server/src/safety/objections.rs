@@ -55,6 +55,13 @@ impl Objections {
             return "Unmount it, disable the swap space, or stop the program that uses it; --force does not override this"
                 .to_owned();
         }
+        if self.found.iter().any(Found::has_volumes) {
+            return format!(
+                "`flaz volume list {0}` lists its volumes, and `flaz volume remove {0} NAME` removes one whose origin is \
+                 complete. If all of that can be lost, use --force --discard-dirty",
+                quoted(cache)
+            );
+        }
         if self.lose_dirty_blocks() {
             return format!(
                 "Write its dirty blocks to its origin with `flaz detach {}`, or choose another CACHE. If all of that can be \

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use super::signatures::{DIRTY_CACHE, Kind, TABLE};
+use super::signatures::{DIRTY_CACHE, Kind, TABLE, WITH_VOLUMES};
 use super::source::Source;
 
 /// Maximum length, in bytes, of the part of a file without a signature that is searched for data.
@@ -23,10 +23,16 @@ pub struct Found {
 }
 
 impl Found {
+    /// Whether it is a cache device that volumes share.
+    #[must_use]
+    pub fn has_volumes(&self) -> bool {
+        self.kind == Kind::Flaz && self.name == WITH_VOLUMES
+    }
+
     /// Whether it is a flaz cache that may contain the only copy of some writes.
     #[must_use]
     pub fn is_dirty_cache(&self) -> bool {
-        self.kind == Kind::Flaz && self.name == DIRTY_CACHE
+        self.kind == Kind::Flaz && [DIRTY_CACHE, WITH_VOLUMES].contains(&self.name)
     }
 }
 

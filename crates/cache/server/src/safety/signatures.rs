@@ -9,6 +9,7 @@
 
 use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::superblock::{self, Superblock};
+use flaz_pool::PoolSuperblock;
 
 use super::source::Source;
 
@@ -239,6 +240,7 @@ const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x
 const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 
 const FLAZ_MAGIC: [u8; 8] = superblock::MAGIC.to_le_bytes();
+const POOL_MAGIC: [u8; 8] = flaz_pool::format::MAGIC.to_le_bytes();
 const FLAZ_PLACES: &[Place] = &[At(SUPERBLOCK_SLOTS[0]), At(SUPERBLOCK_SLOTS[1])];
 
 /// All rows. The first row that matches at an offset gives the name.
@@ -246,6 +248,7 @@ const FLAZ_PLACES: &[Place] = &[At(SUPERBLOCK_SLOTS[0]), At(SUPERBLOCK_SLOTS[1])
 #[rustfmt::skip]
 pub const TABLE: &[Signature] = &[
     weak("flaz", Kind::Flaz, FLAZ_PLACES, &FLAZ_MAGIC, confirm_flaz),
+    weak("flaz", Kind::Flaz, FLAZ_PLACES, &POOL_MAGIC, confirm_pool),
     //
     // File systems.
     //
@@ -406,6 +409,9 @@ pub const TABLE: &[Signature] = &[
 /// Name of a flaz cache that may contain the only copy of some writes.
 pub(super) const DIRTY_CACHE: &str = "dirty (newer than its origin) flaz";
 
+/// Name of a shared cache device with volumes, each of which may be dirty.
+pub(super) const WITH_VOLUMES: &str = "shared (with volumes) flaz";
+
 /// Detects that the cache may contain the only copy of some writes. The newer of its two superblocks
 /// says so; in a damaged superblock, bit 0 of the feature bits does.
 fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static str>> {
@@ -422,6 +428,18 @@ fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static 
     }
     dirty |= newest.is_some_and(|superblock| superblock.dirty);
     Ok(Some(if dirty { DIRTY_CACHE } else { "flaz" }))
+}
+
+/// The volumes of a shared device may contain the only copy of some writes.
+fn confirm_pool(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static str>> {
+    let mut has_volumes = false;
+    for slot in flaz_pool::format::SLOTS {
+        let bytes = source.bytes::<{ flaz_pool::format::SUPERBLOCK_BYTES }>(slot)?;
+        let parsed = bytes.map(|bytes| PoolSuperblock::parse(&bytes, source.size_bytes()));
+        // One that cannot be read may have any.
+        has_volumes |= parsed.is_some_and(|found| found.map_or(true, |found| !found.volumes.is_empty()));
+    }
+    Ok(Some(if has_volumes { WITH_VOLUMES } else { "flaz" }))
 }
 
 /// Distinguishes ext2, ext3 and ext4, and rejects coincidences, by the superblock around the magic (fs/ext4/ext4.h).

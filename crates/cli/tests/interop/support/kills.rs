@@ -15,7 +15,7 @@ use super::ledger::Violation;
 use super::load::{CLIENTS, Load, Stopped};
 use super::{Cache, CacheSpec, Scratch, ServeMode, Server};
 
-const ORIGIN_BYTES: u64 = 16 << 20;
+pub const ORIGIN_BYTES: u64 = 16 << 20;
 /// Small enough for the log to wrap, so that reclaim is killed as well.
 const SPEC: CacheSpec = CacheSpec {
     size: 8 << 20,
@@ -82,9 +82,15 @@ pub struct Kills<'a> {
 impl<'a> Kills<'a> {
     pub fn new(scratch: &'a Scratch, seed: u64, mode: ServeMode) -> Self {
         let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
+        let cache = Cache::create(scratch, &origin, &SPEC);
+        Self::of(scratch, cache, origin, seed, mode)
+    }
+
+    /// A cache that was created, for an origin of [`ORIGIN_BYTES`] zeroes.
+    pub fn of(scratch: &'a Scratch, cache: Cache, origin: PathBuf, seed: u64, mode: ServeMode) -> Self {
         Self {
             scratch,
-            cache: Cache::create(scratch, &origin, &SPEC),
+            cache,
             origin,
             numbers: Random::new(seed),
             mode,

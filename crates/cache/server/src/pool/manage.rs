@@ -1,0 +1,395 @@
+//! Making a shared cache device; adding, removing and listing volumes.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use flaz_codec::CodecSpec;
+use flaz_control::report::{
+    CacheState, CreateReport, OriginReport, REPORT_SCHEMA, SharedReport, VolumeReport, VolumesReport,
+};
+use flaz_control::size::HumanBytes;
+use flaz_device::Device;
+use flaz_engine::cache::{self, CreateOptions, Sizes, read_superblock};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions, SharedSpace};
+use flaz_engine::format::superblock::{State, Superblock};
+use flaz_pool::format::CHUNK_BYTES;
+use flaz_pool::{Pool, PoolSuperblock, VolumeEntry, VolumeOptions};
+use flaz_runtime::file::FileDevice;
+use flaz_runtime::{Config, Runtime};
+use uuid::Uuid;
+
+use super::client::{HostPool, PoolClient};
+use super::member::{find, hold, in_use, open_file, peek_at};
+use super::place::Place;
+use crate::block_device::refuse_left_over;
+use crate::daemon::open_cache;
+use crate::error::HostError;
+use crate::offline::{creation, open_origin_to_create};
+use crate::safety::{self, Access, Claim};
+use crate::status::cache_report;
+
+/// A chunk is this share of the device, within limits, if its size is not given.
+const CHUNK_SHARE: u64 = 4096;
+const CHUNK_BYTES_DEFAULT: std::ops::RangeInclusive<u64> = (256 << 10)..=(16 << 20);
+
+/// A volume to add.
+#[derive(Clone, Debug)]
+pub struct VolumeSpec {
+    /// The shared device.
+    pub device: PathBuf,
+    /// Its name.
+    pub name: String,
+    /// Its origin.
+    pub origin: PathBuf,
+    /// Codec for new blocks.
+    pub codec: CodecSpec,
+    /// Size of a full extent in bytes.
+    pub extent_bytes: u64,
+    /// Number of shards; by default it depends on the size of the device.
+    pub shards: Option<u32>,
+    /// What no other volume gets, and how much it gets at most.
+    pub share: Share,
+}
+
+/// A volume's share of its device, in bytes; `None`: as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// No other volume gets these.
+    pub at_least: Option<u64>,
+    /// It gets no more; 0: no limit.
+    pub at_most: Option<u64>,
+}
+
+impl Share {
+    /// In whole chunks: at least what was asked for, and at most that.
+    fn chunks(self, chunk_bytes: u64, before: (u32, u32)) -> Result<(u32, u32), HostError> {
+        let number = |chunks: u64, what: &str| {
+            u32::try_from(chunks)
+                .map_err(|_| HostError::from(format!("{what}: that is more than any cache device has")))
+        };
+        let at_least = self
+            .at_least
+            .map(|bytes| number(bytes.div_ceil(chunk_bytes), "--at-least"));
+        let at_most = match self.at_most {
+            Some(bytes @ 1..) if bytes < chunk_bytes => {
+                return Err(format!(
+                    "--at-most {bytes}: expected at least {}, the chunks of this cache device",
+                    HumanBytes(chunk_bytes)
+                )
+                .into());
+            }
+            other => other.map(|bytes| number(bytes / chunk_bytes, "--at-most")),
+        };
+        Ok((
+            at_least.transpose()?.unwrap_or(before.0),
+            at_most.transpose()?.unwrap_or(before.1),
+        ))
+    }
+}
+
+/// Makes a shared cache device without volumes. The caller has run all safety checks.
+///
+/// # Errors
+/// A size cannot be used, or the device fails.
+pub fn create_shared(claim: &Claim, chunk_bytes: Option<u64>) -> Result<SharedReport, HostError> {
+    let device = open_cache(claim.path(), false)?;
+    let (floor, ceiling) = CHUNK_BYTES_DEFAULT.into_inner();
+    let share = (device.len() / CHUNK_SHARE).max(1);
+    let chunk_bytes = chunk_bytes.unwrap_or_else(|| (1u64 << share.ilog2()).clamp(floor, ceiling));
+    if !CHUNK_BYTES.contains(&chunk_bytes) || !chunk_bytes.is_power_of_two() {
+        return Err(format!(
+            "chunk size: expected a power of two from {} to {}, found {chunk_bytes} bytes",
+            HumanBytes(*CHUNK_BYTES.start()),
+            HumanBytes(*CHUNK_BYTES.end())
+        )
+        .into());
+    }
+    let runtime = Runtime::new(Config::default())?;
+    // Requests that wait for the cache that is overwritten would wait for ever.
+    if let Ok(earlier) = runtime.block_on(read_superblock(&device)) {
+        refuse_left_over(&earlier, None)?;
+    }
+    let pool = runtime.block_on(Pool::create(Rc::new(device), Uuid::new_v4(), chunk_bytes))?;
+    Ok(shared_report(
+        claim.path(),
+        &pool.superblock(),
+        pool.free_chunks(),
+    ))
+}
+
+fn shared_report(device: &Path, superblock: &PoolSuperblock, free_chunks: u32) -> SharedReport {
+    let chunk_bytes = superblock.layout.chunk_bytes;
+    SharedReport {
+        path: device.to_owned(),
+        uuid: superblock.uuid,
+        size_bytes: u64::from(superblock.chunks) * chunk_bytes,
+        free_bytes: u64::from(free_chunks) * chunk_bytes,
+        chunk_bytes,
+    }
+}
+
+/// Adds a volume, while others are served.
+///
+/// # Errors
+/// There is one of this name, the device has no space or is not shared, the origin cannot be used, or the device fails. Then there is
+/// no such volume.
+pub fn add(spec: &VolumeSpec) -> Result<CreateReport, HostError> {
+    let device = &spec.device;
+    let claim = safety::claim_shared(device, Access::ReadWrite)?;
+    let origin = open_origin_to_create(&spec.origin)?;
+    let (client, superblock) = open(device, Access::ReadWrite)?;
+    let file = claim.file().try_clone()?;
+    let options = CreateOptions {
+        codec: spec.codec,
+        ..creation(&origin, Sizes::Fitted(GeometryOptions::default()))?
+    };
+    let wish = GeometryOptions {
+        extent_bytes: Some(u32::try_from(spec.extent_bytes).unwrap_or(u32::MAX)),
+        region_bytes: None,
+        shard_count: spec.shards,
+    };
+    let share = spec.share.chunks(superblock.layout.chunk_bytes, (0, 0))?;
+    let (name, path) = (spec.name.clone(), device.clone());
+    let created = client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+        let superblock = pool.superblock();
+        let space = SharedSpace {
+            chunk_bytes: superblock.layout.chunk_bytes,
+            chunks: superblock.chunks,
+        };
+        let sector_bytes = superblock.layout.sector_bytes;
+        let geometry = Geometry::plan_shared(space, sector_bytes, options.origin_len, wish)?;
+        let prepared = pool
+            .prepare(VolumeOptions {
+                uuid: options.uuid,
+                name: name.clone(),
+                front_bytes: geometry.data_offset(),
+                at_least: share.0,
+                at_most: share.1,
+            })
+            .await?;
+        let number = prepared.number();
+        let options = CreateOptions {
+            wish: Sizes::Planned(geometry),
+            ..options
+        };
+        let created = async {
+            // Held until the process ends: nobody serves a volume that is half made.
+            hold(&path, &file, &name, number, Access::ReadWrite)?;
+            let part = pool.open_volume(number)?;
+            Ok::<_, HostError>(cache::create(&part, options).await?)
+        };
+        match created.await {
+            Ok(superblock) => {
+                pool.commit(prepared).await?;
+                Ok(superblock)
+            }
+            Err(error) => {
+                pool.abandon(prepared);
+                Err(error)
+            }
+        }
+    })?;
+    Ok(CreateReport {
+        cache: cache_report(&Place::path_of(device, &spec.name), &created),
+        origin: OriginReport {
+            path: created.origin_path.clone().into(),
+            size_bytes: created.geometry.origin_len,
+        },
+        codec: created.codec,
+    })
+}
+
+/// Opens a shared device.
+fn open(device: &Path, access: Access) -> Result<(PoolClient, PoolSuperblock), HostError> {
+    PoolClient::start(device, access).map_err(|error| {
+        format!(
+            "{}: {error} (`flaz create {} --shared` makes a cache device that volumes share)",
+            device.display(),
+            flaz_control::shell::quoted(device)
+        )
+        .into()
+    })
+}
+
+/// Removes a volume, while others are served. Its space is free.
+///
+/// # Errors
+/// There is no such volume, it is served, or it has dirty blocks and `discard_dirty` is not given; or the device fails.
+pub fn remove(device: &Path, name: &str, discard_dirty: bool) -> Result<(), HostError> {
+    let claim = safety::claim_shared(device, Access::ReadWrite)?;
+    let (client, superblock) = open(device, Access::ReadWrite)?;
+    let entry = find(device, &superblock, name)?.clone();
+    hold(device, claim.file(), name, entry.number, Access::ReadWrite)?;
+    // Waits for the requests of a process that was killed: they must not reach chunks that another volume gets.
+    let _file = open_file(device, entry.number, Access::ReadWrite)?;
+    match superblock_of(device, &client, &entry) {
+        Ok(superblock) => {
+            refuse_left_over(&superblock, None)?;
+            if superblock.dirty && !discard_dirty {
+                return Err(format!(
+                    "volume {name} of {} holds, or may hold, dirty blocks: write them to its origin with `flaz flush {}`, or, if \
+                     they can be lost, use --discard-dirty",
+                    device.display(),
+                    flaz_control::shell::quoted(&Place::path_of(device, name))
+                )
+                .into());
+            }
+        }
+        Err(error) if !discard_dirty => {
+            return Err(format!(
+                "volume {name} of {} cannot be read, and may hold dirty blocks: {error}; if they can be lost, use \
+                 --discard-dirty",
+                device.display()
+            )
+            .into());
+        }
+        Err(_) => {}
+    }
+    let number = entry.number;
+    client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+        let entry = pool
+            .superblock()
+            .volumes
+            .into_iter()
+            .find(|entry| entry.number == number);
+        let entry = entry.ok_or("the volume was removed by another process")?;
+        let part = pool.open_volume(number)?;
+        pool.remove(&entry.name).await?;
+        // The map of the volume still says where it was.
+        if let Err(error) = part.discard(0, part.len()).await {
+            tracing::debug!("the space of the volume cannot be discarded: {error}");
+        }
+        Ok(())
+    })
+}
+
+/// Changes the share of a volume, while it is served or not. Returns what its device has.
+///
+/// # Errors
+/// There is no such volume, the shares do not fit together, or the device fails. Nothing has changed.
+pub fn set_share(device: &Path, name: &str, share: Share) -> Result<(), HostError> {
+    let _claim = safety::claim_shared(device, Access::ReadWrite)?;
+    let (client, superblock) = open(device, Access::ReadWrite)?;
+    let entry = find(device, &superblock, name)?;
+    let chunk_bytes = superblock.layout.chunk_bytes;
+    let (at_least, at_most) = share.chunks(chunk_bytes, (entry.at_least, entry.at_most))?;
+    let name = name.to_owned();
+    client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+        Ok(pool.set_share(&name, at_least, at_most).await?)
+    })
+}
+
+/// Lists the volumes of a device.
+///
+/// # Errors
+/// The device cannot be read, or is not shared.
+pub fn list(device: &Path) -> Result<VolumesReport, HostError> {
+    crate::offline::refuse_to_wait(device)?;
+    safety::cache(device)?;
+    let (client, superblock) = open(device, Access::Read)?;
+    let free_chunks = client.ask_blocking(Access::Read, async |pool: HostPool| Ok(pool.free_chunks()))?;
+    Ok(VolumesReport {
+        schema: REPORT_SCHEMA,
+        cache: shared_report(device, &superblock, free_chunks),
+        volumes: superblock
+            .volumes
+            .iter()
+            .map(|entry| volume_report(device, &client, &superblock, entry))
+            .collect(),
+    })
+}
+
+fn volume_report(
+    device: &Path,
+    client: &PoolClient,
+    pool: &PoolSuperblock,
+    entry: &VolumeEntry,
+) -> VolumeReport {
+    let chunk_bytes = pool.layout.chunk_bytes;
+    let bytes = |chunks: u32| u64::from(chunks) * chunk_bytes;
+    let number = entry.number;
+    let held = client.ask_blocking(Access::Read, async move |pool: HostPool| {
+        Ok(pool.chunks_of(number))
+    });
+    let running = in_use(device, entry.number);
+    let superblock = superblock_of(device, client, entry);
+    let problem = superblock.as_ref().err().map(ToString::to_string);
+    let superblock = superblock.ok();
+    VolumeReport {
+        name: entry.name.clone(),
+        uuid: entry.uuid,
+        state: superblock.as_ref().map(|superblock| match superblock.state {
+            _ if running => CacheState::Running,
+            State::Clean => CacheState::Clean,
+            State::Empty => CacheState::New,
+            State::Open => CacheState::Unclean,
+        }),
+        problem,
+        origin: superblock.as_ref().map(|superblock| OriginReport {
+            path: superblock.origin_path.clone().into(),
+            size_bytes: superblock.geometry.origin_len,
+        }),
+        mode: superblock
+            .as_ref()
+            .map(|superblock| superblock.settings.with_codec(superblock.codec).mode),
+        may_be_dirty: superblock.as_ref().is_none_or(|superblock| superblock.dirty),
+        held_bytes: held.map_or(0, bytes),
+        at_least_bytes: bytes(entry.at_least),
+        at_most_bytes: (entry.at_most > 0).then(|| bytes(entry.at_most)),
+    }
+}
+
+fn superblock_of(device: &Path, client: &PoolClient, entry: &VolumeEntry) -> Result<Superblock, HostError> {
+    let part = peek_at(device, client, entry)?;
+    Ok(Runtime::new(Config::default())?.block_on(read_superblock(&part))?)
+}
+
+/// Uses what the device has become longer, or a file of `size` bytes. Volumes that are served follow. Returns the bytes before, and
+/// what there is now.
+///
+/// # Errors
+/// The size is not possible, or the device fails.
+pub fn resize(device: &Path, size: Option<u64>) -> Result<(u64, SharedReport), HostError> {
+    let _claim = safety::claim_shared(device, Access::ReadWrite)?;
+    let (client, before) = open(device, Access::ReadWrite)?;
+    let layout = before.layout;
+    let bytes_before = u64::from(before.chunks) * layout.chunk_bytes;
+    let file = FileDevice::open(device, flaz_runtime::file::OpenMode::default())?;
+    let present = file.measure()?;
+    let wanted = size.unwrap_or(present);
+    let (used, most) = (
+        layout.chunk_offset(before.chunks),
+        layout.chunk_offset(layout.chunks_max),
+    );
+    if wanted < used {
+        return Err(format!(
+            "{}: a cache device that volumes share does not become smaller: expected at least {} ({used} bytes), found {wanted} \
+             bytes; remove volumes and create it anew, or limit volumes with `flaz volume set --at-most`",
+            device.display(),
+            HumanBytes(used)
+        )
+        .into());
+    }
+    if wanted > most && size.is_some() {
+        return Err(format!(
+            "{}: expected at most {} ({most} bytes), 8 times its size when it was created, found {wanted} bytes",
+            device.display(),
+            HumanBytes(most)
+        )
+        .into());
+    }
+    if wanted > present {
+        file.set_len(wanted, true).map_err(|error| {
+            format!(
+                "{} cannot become {} large: {error}",
+                device.display(),
+                HumanBytes(wanted)
+            )
+        })?;
+    }
+    let (superblock, free) = client.ask_blocking(Access::ReadWrite, async |pool: HostPool| {
+        pool.grow().await?;
+        Ok((pool.superblock(), pool.free_chunks()))
+    })?;
+    Ok((bytes_before, shared_report(device, &superblock, free)))
+}

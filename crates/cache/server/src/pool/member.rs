@@ -1,0 +1,136 @@
+//! The cache device of one volume, open and held.
+
+use std::fs::File;
+use std::path::Path;
+
+use flaz_pool::{PoolSuperblock, VolumeDevice, VolumeEntry};
+use flaz_runtime::file::{ByteLock, FileDevice, Hold, OpenMode, is_byte_locked, lock_byte};
+
+use super::{PoolClient, request_byte, volume_byte};
+use crate::error::HostError;
+use crate::safety::{self, Access, Claim};
+
+/// The cache device of a volume.
+pub(crate) type Part = VolumeDevice<FileDevice, PoolClient>;
+
+/// A volume that this process holds.
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Holds the volume, and keeps the device from being overwritten.
+    pub(crate) claim: Claim,
+    pub(crate) client: PoolClient,
+    pub(crate) entry: VolumeEntry,
+    pub(crate) part: Part,
+}
+
+impl Member {
+    /// Opens a volume, and holds it: with others that read, or alone.
+    ///
+    /// # Errors
+    /// There is no such volume, or another process uses it.
+    pub(crate) fn open(device: &Path, volume: &str, access: Access) -> Result<Self, HostError> {
+        let claim = safety::claim_shared(device, access)?;
+        let (client, superblock) = PoolClient::start(device, access)?;
+        let number = find(device, &superblock, volume)?.number;
+        hold(device, claim.file(), volume, number, access)?;
+        let file = open_file(device, number, access)?;
+        // A process that held the volume until now may have removed it.
+        let (superblock, map) = client.ask_blocking(Access::Read, async move |pool| {
+            Ok((pool.superblock(), pool.map(number)))
+        })?;
+        let entry = find(device, &superblock, volume)?.clone();
+        let map = map?;
+        Ok(Self {
+            part: VolumeDevice::new(file, map, client.of_volume(&superblock, number)),
+            claim,
+            client,
+            entry,
+        })
+    }
+}
+
+/// Holds a volume for the descriptor of a claim.
+pub(super) fn hold(
+    device: &Path,
+    file: &File,
+    volume: &str,
+    number: u32,
+    access: Access,
+) -> Result<(), HostError> {
+    let lock = match access {
+        Access::Read => ByteLock::Shared,
+        Access::ReadWrite => ByteLock::Exclusive,
+    };
+    if lock_byte(file, volume_byte(number), lock)? {
+        return Ok(());
+    }
+    Err(format!(
+        "volume {volume} of {} is in use by another flaz process: stop that first",
+        device.display()
+    )
+    .into())
+}
+
+/// Opens the device for the requests to a volume, after those of a process that was killed.
+pub(super) fn open_file(device: &Path, number: u32, access: Access) -> Result<FileDevice, HostError> {
+    let mode = OpenMode {
+        read_only: access == Access::Read,
+        hold: Hold::ClaimedPart(request_byte(number)),
+        buffered: false,
+    };
+    Ok(FileDevice::open(device, mode)?)
+}
+
+/// The volume of this name.
+pub(super) fn find<'a>(
+    device: &Path,
+    superblock: &'a PoolSuperblock,
+    volume: &str,
+) -> Result<&'a VolumeEntry, HostError> {
+    let mut all = superblock.volumes.iter();
+    all.find(|entry| entry.name == volume).ok_or_else(|| {
+        let names: Vec<_> = superblock.volumes.iter().map(|entry| &*entry.name).collect();
+        let found = match names.is_empty() {
+            true => "none".to_owned(),
+            false => names.join(", "),
+        };
+        format!(
+            "{} has no volume {volume}: expected one of its volumes, which are: {found}",
+            device.display()
+        )
+        .into()
+    })
+}
+
+/// A volume that is not held: another process may be changing it.
+///
+/// # Errors
+/// There is no such volume, or the device cannot be read.
+pub(crate) fn peek(device: &Path, volume: &str) -> Result<(VolumeEntry, Part), HostError> {
+    let (client, superblock) = PoolClient::start(device, Access::Read)?;
+    let entry = find(device, &superblock, volume)?.clone();
+    let part = peek_at(device, &client, &entry)?;
+    Ok((entry, part))
+}
+
+/// As [`peek`], for a volume of an open pool.
+pub(super) fn peek_at(device: &Path, client: &PoolClient, entry: &VolumeEntry) -> Result<Part, HostError> {
+    let number = entry.number;
+    let map = client.ask_blocking(Access::Read, async move |pool| Ok(pool.map(number)?))?;
+    let mode = OpenMode {
+        read_only: true,
+        hold: Hold::None,
+        buffered: false,
+    };
+    Ok(VolumeDevice::new(
+        FileDevice::open(device, mode)?,
+        map,
+        client.clone(),
+    ))
+}
+
+/// Whether a process holds the volume to write.
+pub(crate) fn in_use(device: &Path, number: u32) -> bool {
+    let locked = || is_byte_locked(File::open(device).ok()?, volume_byte(number), ByteLock::Shared).ok();
+    locked().unwrap_or(false)
+}

@@ -1,0 +1,123 @@
+//! Volumes that share a cache device: each is served by its own process, which may be killed, while others come and go.
+
+use std::path::Path;
+use std::thread;
+
+use serde_json::Value;
+
+use crate::support::kills::{Kills, ORIGIN_BYTES};
+use crate::support::{Cache, Program, Scratch, ServeMode};
+
+/// Small enough that the volumes compete for it.
+const DEVICE_BYTES: u64 = 24 << 20;
+/// Kills of each server.
+const KILLS: u64 = 8;
+
+fn volume(scratch: &Scratch, words: &str) -> Program {
+    Program::flaz()
+        .words(&format!("volume {words}"))
+        .arg(device(scratch))
+}
+
+fn device(scratch: &Scratch) -> std::path::PathBuf {
+    scratch.image("ssd.img")
+}
+
+fn add(scratch: &Scratch, name: &str, origin: &Path, words: &str) -> Cache {
+    volume(scratch, "add")
+        .arg(name)
+        .arg("--origin")
+        .arg(origin)
+        .words(words)
+        .ok();
+    Cache {
+        path: format!("{}:{name}", device(scratch).display()).into(),
+    }
+}
+
+fn list(scratch: &Scratch) -> Value {
+    let text = volume(scratch, "list --json").ok();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+}
+
+fn shared(scratch: &Scratch) {
+    Program::flaz()
+        .arg("create")
+        .arg(device(scratch))
+        .words(&format!("--shared --size {DEVICE_BYTES} --region-size 256K"))
+        .ok();
+}
+
+/// No volume loses what it acknowledged, whenever its process or another one is killed, while a third volume is added and removed
+/// again and again.
+#[test]
+fn volumes_survive_kills_beside_each_other() {
+    let scratch = [Scratch::new(), Scratch::new()];
+    shared(&scratch[0]);
+    let origins = scratch
+        .each_ref()
+        .map(|own| own.sparse("origin.img", ORIGIN_BYTES));
+    let modes = [ServeMode::WriteBack, ServeMode::WriteThrough];
+    let third = scratch[0].sparse("third.img", ORIGIN_BYTES);
+    let caches = ["one", "two"]
+        .into_iter()
+        .zip(&origins)
+        .map(|(name, origin)| add(&scratch[0], name, origin, "--shards 2 --at-least 4M"))
+        .collect::<Vec<_>>();
+    thread::scope(|scope| {
+        let runs: Vec<_> = scratch
+            .iter()
+            .zip(caches)
+            .zip(&origins)
+            .zip(modes)
+            .zip(1..)
+            .map(|((((own, cache), origin), mode), seed)| {
+                scope.spawn(move || {
+                    let mut kills = Kills::of(own, cache, origin.clone(), seed, mode);
+                    let outcome = kills.run(|_, done| done < KILLS);
+                    outcome.unwrap_or_else(|violation| panic!("{}", violation.0));
+                })
+            })
+            .collect();
+        let mut turns = 0;
+        while runs.iter().any(|run| !run.is_finished()) {
+            // It may find no space: that is no failure of the others.
+            let added = Program::flaz()
+                .words("volume add")
+                .arg(device(&scratch[0]))
+                .words("three --shards 1 --origin")
+                .arg(&third)
+                .output();
+            if added.status.success() {
+                Cache {
+                    path: format!("{}:three", device(&scratch[0]).display()).into(),
+                }
+                .check();
+                volume(&scratch[0], "remove").arg("three").ok();
+                turns += 1;
+            }
+        }
+        assert!(turns > 0, "it was never added");
+        runs.into_iter().for_each(|run| run.join().expect("no panic"));
+    });
+    let report = list(&scratch[0]);
+    let names: Vec<_> = report["volumes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| &one["name"])
+        .collect();
+    assert_eq!(names, ["one", "two"]);
+    let held: u64 = report["volumes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| one["held_bytes"].as_u64().expect("a number"))
+        .sum();
+    let space = &report["cache"];
+    assert_eq!(
+        Some(held + space["free_bytes"].as_u64().expect("a number")),
+        space["size_bytes"].as_u64(),
+        "{report}"
+    );
+}
