@@ -364,6 +364,9 @@ pub struct StatusArgs {
     /// The cache.
     #[command(flatten)]
     pub target: TargetArgs,
+    /// How a cache that is not running would be opened.
+    #[command(flatten)]
+    pub idle: IdleArgs,
     /// Show all settings, counters, latencies and queues; log more
     // The same identifier as the log option, which it replaces here: both have the value.
     #[arg(short, long, action = clap::ArgAction::Count)]

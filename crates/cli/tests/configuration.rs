@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -157,6 +157,86 @@ fn every_command_takes_a_name() {
     assert_eq!(missing.status.code(), Some(1));
     let err = String::from_utf8_lossy(&missing.stderr).into_owned();
     assert!(err.contains("reading the configuration none.toml"), "{err}");
+}
+
+/// The level, the first reason and all warnings.
+fn health(status: &Value) -> (String, String, String) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let warnings = status["warnings"].as_array().into_iter().flatten();
+    (
+        text(&status["health"]["level"]),
+        text(&status["health"]["reasons"][0]),
+        warnings.map(text).collect::<Vec<_>>().join("\n"),
+    )
+}
+
+#[test]
+fn status_says_whether_the_next_start_is_refused() {
+    let scratch = Scratch::with_cache();
+    let (origin, moved) = (scratch.path("origin"), scratch.path("moved"));
+    let refused = |words: &str, reason: &str, warning: &str| {
+        let status = scratch.json(&format!("status {words} --json"));
+        let (level, first, warnings) = health(&status);
+        assert_eq!((level.as_str(), first.as_str()), ("failed", reason), "{status:#}");
+        assert!(warnings.contains(warning), "{status:#}");
+        assert_eq!(status["start_refused"], reason);
+        let start = scratch.run(&format!("serve {words}"));
+        assert_eq!(start.status.code(), Some(1), "the start is refused");
+    };
+    let accepted = |words: &str| {
+        let status = scratch.json(&format!("status {words} --json"));
+        assert_eq!(health(&status).0, "healthy", "{status:#}");
+    };
+    accepted("disk");
+    assert!(!scratch.path("state").exists(), "nothing is created");
+    let _server = scratch.serve("disk");
+    scratch.ok("stop disk");
+    accepted("disk");
+
+    fs::rename(&origin, &moved).unwrap();
+    refused(
+        "disk",
+        "the origin is missing",
+        "specify its current path with --origin",
+    );
+    accepted("disk --origin moved");
+    File::create(&origin).unwrap().set_len(16 << 20).unwrap();
+    refused(
+        "disk",
+        "the origin is another device, or has shrunk",
+        "is not the origin",
+    );
+    fs::rename(&moved, &origin).unwrap();
+    accepted("disk");
+
+    let file = File::options().write(true).open(&origin).unwrap();
+    file.set_len(8 << 20).unwrap();
+    refused(
+        "disk",
+        "the origin is another device, or has shrunk",
+        "smaller than",
+    );
+    file.set_len(16 << 20).unwrap();
+    accepted("disk");
+
+    file.write_all_at(b"changed", 1024).unwrap();
+    let reason = "the origin was changed without the cache";
+    refused("disk", reason, "start with --discard-cache");
+    let (text, _) = scratch.ok("status disk");
+    assert!(text.contains(&format!("failed: {reason}\n")), "{text}");
+}
+
+/// After a crash, only the host record has the fingerprint of the origin.
+#[test]
+fn status_of_an_unclean_cache_reads_the_host_record() {
+    let scratch = Scratch::with_cache();
+    scratch.configure(&format!("state-dir = {:?}\n", scratch.path("elsewhere")));
+    drop(scratch.serve("disk"));
+    let first = || health(&scratch.json("status disk --json")).1;
+    assert_eq!(first(), "the last daemon did not stop cleanly");
+    let file = File::options().write(true).open(scratch.path("origin")).unwrap();
+    file.write_all_at(b"changed", 1024).unwrap();
+    assert_eq!(first(), "the origin was changed without the cache");
 }
 
 #[test]

@@ -48,6 +48,10 @@ pub struct StatusReport {
     /// Whether the cache device has, or may have, data that the origin lacks.
     #[serde(default)]
     pub may_be_dirty: bool,
+    /// Of a cache that is not running: why its next start will be refused, in a few words; `warnings` says what to do. Absent if
+    /// nothing speaks against the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_refused: Option<String>,
     /// Only for a running cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live: Option<LiveReport>,

@@ -19,6 +19,7 @@
 //! | `origin` | whether an origin belongs to the cache |
 //! | `state`, `state_directory`, `state_records` | per-host state of a cache, where it is, and how an engine thread writes it |
 //! | `filesystem` | mount and write counters of an origin's file system |
+//! | `next_start` | whether the next start of an idle cache will be refused |
 //! | `status` | from the engine's counters to the status report |
 //! | `offline` | creating, identifying, checking and dumping a cache that is not running |
 
@@ -33,6 +34,7 @@ mod life;
 pub mod metrics;
 mod names;
 mod nbd;
+mod next_start;
 mod offline;
 mod order;
 mod origin;

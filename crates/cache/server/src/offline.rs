@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use flaz_codec::CodecSpec;
+use flaz_control::chain;
 use flaz_control::report::{
     CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem,
     REPORT_SCHEMA, StatusReport, VolumeResizeReport,
@@ -22,8 +23,9 @@ use uuid::Uuid;
 
 use crate::block_device::{refuse_left_over, refuse_on_waiting};
 use crate::daemon::open_cache;
-use crate::device::HeldCache;
+use crate::device::{HeldCache, HostDevice};
 use crate::error::HostError;
+use crate::next_start::foresee;
 use crate::origin::{another, refuse_used, warn_if_weak};
 use crate::pool::{Place, in_use, peek};
 use crate::safety;
@@ -40,20 +42,27 @@ pub fn refuse_to_wait(cache: &Path) -> Result<(), HostError> {
 }
 
 fn superblock_of(path: &Path) -> Result<Superblock, HostError> {
+    Ok(read_idle(path)?.1)
+}
+
+/// A cache device, open for reading, and its superblock.
+fn read_idle(path: &Path) -> Result<(HostDevice, Superblock), HostError> {
     refuse_to_wait(path)?;
     let place = Place::of_cache(path)?;
     safety::cache(&place.device)?;
-    if let Some(volume) = &place.volume {
+    let device = if let Some(volume) = &place.volume {
         let (_, part) = peek(&place.device, volume)?;
-        return Ok(Runtime::new(Config::default())?.block_on(cache::read_superblock(&part))?);
-    }
-    let mode = OpenMode {
-        read_only: true,
-        ..OpenMode::default()
+        HostDevice::Part(part)
+    } else {
+        let mode = OpenMode {
+            read_only: true,
+            ..OpenMode::default()
+        };
+        HostDevice::new(FileDevice::open(path, mode)?, None)
     };
-    let device = FileDevice::open(path, mode)?;
     let runtime = Runtime::new(Config::default())?;
-    Ok(runtime.block_on(cache::read_superblock(&device))?)
+    let superblock = runtime.block_on(cache::read_superblock(&device))?;
+    Ok((device, superblock))
 }
 
 /// Who holds a cache, for a message; `None` if nobody does.
@@ -185,12 +194,17 @@ pub(crate) fn creation(origin: &FileDevice, sizes: Sizes) -> Result<CreateOption
     })
 }
 
-/// The status of a cache that is not running, from its superblock; `live` is absent.
+/// The status of a cache that is not running, from its superblock, and whether its next start will be refused; `live` is absent.
+/// `origin`: its path, if it has changed. `state_dir`: the directory of the host record.
 ///
 /// # Errors
 /// The device cannot be read, has no valid superblock, or is in use, so that its superblock is out of date.
-pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
-    let superblock = superblock_of(cache)?;
+pub fn offline_status(
+    cache: &Path,
+    origin: Option<&Path>,
+    state_dir: Option<&Path>,
+) -> Result<StatusReport, HostError> {
+    let (device, superblock) = read_idle(cache)?;
     let state = match superblock.state {
         State::Clean => CacheState::Clean,
         State::Open => CacheState::Unclean,
@@ -206,7 +220,23 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
         )
         .into());
     }
-    let mut warnings = Vec::new();
+    let origin = origin.map_or_else(|| superblock.origin_path.clone().into(), Path::to_owned);
+    let (mut start_refused, mut warnings) = (None, Vec::new());
+    match foresee(&device, &origin, state_dir, &superblock) {
+        Ok(None) => {}
+        Ok(Some(why)) => {
+            warnings.push(format!(
+                "the next start will not use the clean blocks of the cache (no data is lost): {why}"
+            ));
+        }
+        Err(refusal) => {
+            start_refused = Some(refusal.short.to_owned());
+            warnings.push(format!(
+                "the next start will be refused: {}",
+                chain(refusal.full.as_ref())
+            ));
+        }
+    }
     if state == CacheState::Unclean {
         warnings.push("the cache was not stopped cleanly: the next start will run crash recovery".to_owned());
     }
@@ -223,11 +253,12 @@ pub fn offline_status(cache: &Path) -> Result<StatusReport, HostError> {
         health: None,
         cache: cache_report(cache, &superblock),
         origin: OriginReport {
-            path: superblock.origin_path.clone().into(),
+            path: origin,
             size_bytes: superblock.geometry.origin_len,
         },
         settings: Some(superblock.settings.with_codec(superblock.codec)),
         may_be_dirty: superblock.dirty,
+        start_refused,
         live: None,
         warnings,
     };

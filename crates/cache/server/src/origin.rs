@@ -47,20 +47,8 @@ pub(crate) fn open_origin(
         superblock.origin_identity.clone_from(&identity.id);
         superblock.origin_path = path.display().to_string();
     }
+    refuse_smaller(&origin, superblock)?;
     let expected = superblock.geometry.origin_len;
-    if origin.len() < expected {
-        return Err(format!(
-            "origin {} is smaller than when the cache was created: expected {expected} bytes, found {}; {}",
-            path.display(),
-            origin.len(),
-            if superblock.dirty {
-                "restore its size: the cache may contain dirty blocks for the missing part"
-            } else {
-                "restore its size, or recreate the cache"
-            }
-        )
-        .into());
-    }
     if origin.len() > expected {
         tracing::warn!(
             "origin {} has grown from {expected} to {} bytes: only the first {expected} bytes are served; \
@@ -73,13 +61,7 @@ pub(crate) fn open_origin(
     if let Some(why) = &protection {
         let discards_dirty = spec.discard_cache && spec.discard_dirty;
         if superblock.dirty && !discards_dirty && !spec.read_only {
-            return Err(format!(
-                "origin {} is read-only ({why}), and the cache holds, or may hold, dirty blocks (writes that have not \
-                 reached the origin): make the origin writable, or discard those writes with `flaz serve \
-                 --discard-cache --discard-dirty`",
-                path.display()
-            )
-            .into());
+            return Err(protected(path, why));
         }
         tracing::warn!(
             "origin {} is read-only ({why}): clients get a read-only device",
@@ -107,6 +89,57 @@ pub(crate) fn refuse_used(path: &Path) -> Result<(), HostError> {
         )
         .into()),
     }
+}
+
+/// Refuses an origin with another identity, or that has shrunk.
+///
+/// # Errors
+/// What was expected and found.
+pub(crate) fn refuse_other(origin: &FileDevice, superblock: &Superblock) -> Result<(), HostError> {
+    if origin.identity().id != superblock.origin_identity {
+        return Err(another(origin, superblock));
+    }
+    refuse_smaller(origin, superblock)
+}
+
+fn refuse_smaller(origin: &FileDevice, superblock: &Superblock) -> Result<(), HostError> {
+    let expected = superblock.geometry.origin_len;
+    if origin.len() >= expected {
+        return Ok(());
+    }
+    Err(format!(
+        "origin {} is smaller than when the cache was created: expected {expected} bytes, found {}; {}",
+        origin.path().display(),
+        origin.len(),
+        if superblock.dirty {
+            "restore its size: the cache may contain dirty blocks for the missing part"
+        } else {
+            "restore its size, or recreate the cache"
+        }
+    )
+    .into())
+}
+
+/// Refuses an origin that dirty blocks cannot be written to.
+///
+/// # Errors
+/// Why it is protected.
+pub(crate) fn refuse_protected(path: &Path, superblock: &Superblock) -> Result<(), HostError> {
+    match protection_of(path).filter(|_| superblock.dirty) {
+        Some(why) => Err(protected(path, &why)),
+        None => Ok(()),
+    }
+}
+
+/// The refusal of a read-only origin of a cache with dirty blocks.
+fn protected(path: &Path, why: &str) -> HostError {
+    format!(
+        "origin {} is read-only ({why}), and the cache holds, or may hold, dirty blocks (writes that have not \
+         reached the origin): make the origin writable, or discard those writes with `flaz serve \
+         --discard-cache --discard-dirty`",
+        path.display()
+    )
+    .into()
 }
 
 /// The refusal of an origin with another identity.

@@ -126,20 +126,10 @@ impl StateFile {
     /// Opens the state file of the cache `uuid`. A directory that cannot be used causes a warning.
     #[must_use]
     pub fn open(directory: Option<&Path>, uuid: Uuid) -> Self {
-        let with = |directory, record| Self {
-            uuid,
-            path: None,
-            directory,
-            held: Mutex::new(Held {
-                record,
-                ..Held::default()
-            }),
-            noting: AtomicUsize::new(0),
-        };
         let without = "a cache device that returns after a failure, or that was rolled back, is not detected";
         let Some(directory) = directory else {
             tracing::warn!("no state directory (set one with --state-dir): {without}");
-            return with(None, None);
+            return Self::with(uuid, None, None);
         };
         let opened = match StateDirectory::open(directory) {
             Ok(opened) => opened,
@@ -148,7 +138,7 @@ impl StateFile {
                     "cannot open the state directory {}: {error} (use another with --state-dir): {without}",
                     directory.display()
                 );
-                return with(None, None);
+                return Self::with(uuid, None, None);
             }
         };
         let record = read(&opened, uuid).unwrap_or_else(|error| {
@@ -156,7 +146,30 @@ impl StateFile {
             tracing::warn!("{} is not valid and will be replaced: {error}", path.display());
             None
         });
-        with(Some(opened), record)
+        Self::with(uuid, Some(opened), record)
+    }
+
+    /// Opens the state file to read it, for a report: no directory is made, and one that cannot be used causes no warning.
+    #[must_use]
+    pub(crate) fn peek(directory: Option<&Path>, uuid: Uuid) -> Self {
+        let opened = directory.and_then(|directory| StateDirectory::existing(directory).ok());
+        let record = opened
+            .as_ref()
+            .and_then(|opened| read(opened, uuid).ok().flatten());
+        Self::with(uuid, opened, record)
+    }
+
+    fn with(uuid: Uuid, directory: Option<StateDirectory>, record: Option<Record>) -> Self {
+        Self {
+            uuid,
+            path: None,
+            directory,
+            held: Mutex::new(Held {
+                record,
+                ..Held::default()
+            }),
+            noting: AtomicUsize::new(0),
+        }
     }
 
     /// Records the path of the cache device with every change.

@@ -28,6 +28,14 @@ impl StateDirectory {
     /// The system's.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        Self::existing(path)
+    }
+
+    /// Opens a directory that exists.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn existing(path: &Path) -> io::Result<Self> {
         Ok(Self {
             directory: File::open(path)?,
             path: path.to_owned(),

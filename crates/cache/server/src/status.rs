@@ -136,6 +136,7 @@ pub(crate) fn live(
         origin: facts.origin.clone(),
         settings: Some(facts.settings.clone()),
         may_be_dirty: stats.holdings.dirty_blocks > 0,
+        start_refused: None,
         live: Some(live_report(facts, stats, cleaning, nbd)),
         warnings: warnings(facts, stats, failed),
     };

@@ -1,7 +1,6 @@
 //! `flaz status`: queries the control socket, or else reads the superblock.
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::{output, target};
@@ -19,7 +18,7 @@ use crate::report::StatusReport;
 /// Neither the daemon nor the superblock could be read.
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let Some(interval) = args.watch else {
-        let report = ask(args.target.cache.as_deref(), args.target.control.as_deref())?;
+        let report = ask(args)?;
         return if args.json {
             output::print_json(&report, true)
         } else {
@@ -29,7 +28,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let mut earlier: Option<(Instant, StatusReport)> = None;
     loop {
         let now = Instant::now();
-        let report = ask(args.target.cache.as_deref(), args.target.control.as_deref())?;
+        let report = ask(args)?;
         if args.json {
             output::print_json(&report, false)?;
         } else {
@@ -57,7 +56,8 @@ fn text(args: &StatusArgs, report: &StatusReport, earlier: Option<(&StatusReport
     }
 }
 
-fn ask(cache: Option<&Path>, control: Option<&Path>) -> Result<StatusReport, Failure> {
+fn ask(args: &StatusArgs) -> Result<StatusReport, Failure> {
+    let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
     match (target::find(cache, control)?, cache) {
         (Some(mut client), _) => match client.ask(&Request::Status {}, ANSWER)? {
             // An older daemon does not report its health.
@@ -65,7 +65,11 @@ fn ask(cache: Option<&Path>, control: Option<&Path>) -> Result<StatusReport, Fai
             Reply::Status(report) => Ok(*report),
             _ => Err(client.unexpected("status").into()),
         },
-        (None, Some(cache)) => host::offline_status(cache).map_err(Failure::host("status of", cache)),
+        (None, Some(cache)) => {
+            let state_dir = args.idle.state_dir.clone().or_else(host::default_directory);
+            host::offline_status(cache, args.idle.origin.as_deref(), state_dir.as_deref())
+                .map_err(Failure::host("status of", cache))
+        }
         (None, None) => Err(Failure::Usage("expected CACHE or --control PATH".to_owned())),
     }
 }

@@ -17,7 +17,7 @@ use crate::error::Failure;
 pub fn resolve(command: &mut Command) -> Result<(), Failure> {
     match command {
         Command::Serve(args) => serve(args),
-        Command::Status(args) => target(&mut args.target, None),
+        Command::Status(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Set(args) => set(args),
         Command::Flush(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Resize(args) => target(&mut args.target, Some(&mut args.idle)),

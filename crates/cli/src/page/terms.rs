@@ -2,7 +2,8 @@
 
 /// Examples of `flaz status`.
 pub const EXAMPLES: &str = "\
-If the cache is not running, `status` reads its superblock. This requires read permission for the device. \
+If the cache is not running, `status` reads its superblock, and checks whether the next start will be refused: whether the \
+origin is missing, for example, or was changed without the cache. This requires read permission for both devices. \
 Counters count from the start of the daemon.
 
 Examples:
@@ -19,7 +20,7 @@ pub const SUMMARY: &[Term] = &[
     (
         "Health",
         "healthy; or warning or failed, with the most urgent reason and the number of others. failed: the cache is \
-         bypassed, or data is at risk. -v shows all reasons, and what to do",
+         bypassed, its next start will be refused, or data is at risk. -v shows all reasons, and what to do",
     ),
     (
         "State",

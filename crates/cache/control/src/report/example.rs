@@ -56,6 +56,7 @@ pub fn example() -> StatusReport {
             ..Settings::default()
         }),
         may_be_dirty: true,
+        start_refused: None,
         live: Some(LiveReport {
             daemon: DaemonReport {
                 pid: 4711,

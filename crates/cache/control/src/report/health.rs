@@ -31,7 +31,7 @@ pub enum HealthLevel {
     Healthy,
     /// The cache works; something should be looked at.
     Warning,
-    /// The cache is not working, or data is at risk.
+    /// The cache is not working, its next start will be refused, or data is at risk.
     Failed,
 }
 
@@ -56,6 +56,9 @@ impl Health {
             health.failures(report.state, live);
         } else if report.state == CacheState::Degraded {
             health.add(HealthLevel::Failed, BYPASSED);
+        }
+        if let Some(why) = &report.start_refused {
+            health.add(HealthLevel::Failed, why);
         }
         match report.state {
             CacheState::Starting => health.add(HealthLevel::Warning, "the cache is starting"),
@@ -283,6 +286,17 @@ mod tests {
             stopped(CacheState::Unclean, true),
             "warning: the last daemon did not stop cleanly; 1 more"
         );
+    }
+
+    #[test]
+    fn a_cache_that_cannot_start_has_failed() {
+        let refused = text(|report| {
+            report.live = None;
+            report.state = CacheState::Clean;
+            report.may_be_dirty = false;
+            report.start_refused = Some("the origin is missing".to_owned());
+        });
+        assert_eq!(refused, "failed: the origin is missing");
     }
 
     #[test]

@@ -36,7 +36,7 @@ use std::time::Duration;
 use flaz_codec::CodecSpec;
 use flaz_device::{Device, Env};
 
-use super::error::{CacheError, Unreadable};
+use super::error::{CacheError, Unreadable, Untrusted};
 use super::origin::{check, settle, take_fingerprint};
 use super::shard_set::{ShardSet, ShardsState};
 use super::start::{Start, open_superblock};
@@ -336,21 +336,10 @@ async fn decide_trust<P: Platform>(
             return Err(CacheError::ColdDirty);
         }
     }
-    let mut verdict = of_device(superblock, record)?;
-    let other = match &around.host_records {
-        Some(records) => records.other_cache(&superblock.origin_identity).await,
-        None => None,
-    };
-    if let Some(other) = &other {
-        verdict = after_other_cache(verdict, superblock, other, discard == Discard::All)?;
-    }
+    let (Verdict { trust, why }, other) = judge(around, superblock, record, discard).await?;
     if discard != Discard::Nothing {
         report_discard(was_dirty, other.filter(|other| other.dirty).as_ref());
         return Ok(Trust::Nothing);
-    }
-    let Verdict { trust, why } = verdict;
-    if trust != Trust::Nothing {
-        check(&*around.cache, &*around.origin, superblock, record).await?;
     }
     match why {
         Some(why) if trust == Trust::Nothing => {
@@ -360,6 +349,51 @@ async fn decide_trust<P: Platform>(
         None => {}
     }
     Ok(trust)
+}
+
+/// How far the device is trusted, and the cache that served the origin last, if it is another one.
+///
+/// # Errors
+/// The start is refused.
+async fn judge<P: Platform>(
+    around: &Surroundings<P>,
+    superblock: &mut Superblock,
+    record: Option<HostRecord>,
+    discard: Discard,
+) -> Result<(Verdict, Option<OtherCache>), CacheError> {
+    let mut verdict = of_device(superblock, record)?;
+    let other = match &around.host_records {
+        Some(records) => records.other_cache(&superblock.origin_identity).await,
+        None => None,
+    };
+    if let Some(other) = &other {
+        verdict = after_other_cache(verdict, superblock, other, discard == Discard::All)?;
+    }
+    if discard == Discard::Nothing && verdict.trust != Trust::Nothing {
+        check(&*around.cache, &*around.origin, superblock, record).await?;
+    }
+    Ok((verdict, other))
+}
+
+/// Makes the checks of [`Lifecycle::open`] that come before its first write, for a report about an idle cache. Returns why clean
+/// blocks would not be used, if they would not.
+///
+/// # Errors
+/// [`CacheError`]: the opening would be refused.
+pub async fn foresee<P: Platform>(
+    around: &Surroundings<P>,
+    mut superblock: Superblock,
+) -> Result<Option<Untrusted>, CacheError> {
+    let (expected, found) = (superblock.geometry.origin_len, around.origin.len());
+    if found < expected {
+        return Err(CacheError::OriginTooSmall { expected, found });
+    }
+    let record = match &around.host_records {
+        Some(records) => records.recall().await,
+        None => None,
+    };
+    let judged = judge(around, &mut superblock, record, Discard::Nothing).await?;
+    Ok(judged.0.why)
 }
 
 /// Logs what a start discards at the user's request: the contents of this cache, which `was_dirty`, and the dirty blocks of

@@ -1,0 +1,99 @@
+//! What the next start of an idle cache will meet: the checks that a start makes before its first write, for a report.
+//!
+//! Nothing is written, held or created.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use flaz_device::deadline::Deadline;
+use flaz_engine::cache::lifecycle::foresee as foresee_opening;
+use flaz_engine::cache::surroundings::Surroundings;
+use flaz_engine::cache::{CacheError, Untrusted};
+use flaz_engine::format::superblock::Superblock;
+use flaz_runtime::file::{FileDevice, Hold, OpenMode};
+use flaz_runtime::{Config, Rt, Runtime};
+
+use crate::block_device::refuse_on_waiting;
+use crate::device::{HostDevice, Production};
+use crate::error::HostError;
+use crate::origin::{explain, refuse_other, refuse_protected, refuse_used};
+use crate::state::StateFile;
+use crate::state_records::StateRecords;
+
+/// Why the next start will be refused.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// In a few words.
+    pub(crate) short: &'static str,
+    /// With what was expected and found, and what to do.
+    pub(crate) full: HostError,
+}
+
+impl Refusal {
+    fn because(short: &'static str) -> impl FnOnce(HostError) -> Self {
+        move |full| Self { short, full }
+    }
+}
+
+/// Makes the checks. Returns why clean blocks will not be used, if they will not.
+///
+/// # Errors
+/// The start will be refused.
+pub(crate) fn foresee(
+    cache: &HostDevice,
+    origin: &Path,
+    state_dir: Option<&Path>,
+    superblock: &Superblock,
+) -> Result<Option<Untrusted>, Refusal> {
+    const UNREADABLE: &str = "the origin cannot be read";
+    if let Err(error) = origin.metadata()
+        && error.kind() == std::io::ErrorKind::NotFound
+    {
+        let full = format!(
+            "origin {} is missing: connect the disk, or specify its current path with --origin",
+            origin.display()
+        );
+        return Err(Refusal {
+            short: "the origin is missing",
+            full: full.into(),
+        });
+    }
+    refuse_used(origin).map_err(Refusal::because("the origin is in use without the cache"))?;
+    let mode = OpenMode {
+        read_only: true,
+        hold: Hold::None,
+        buffered: false,
+    };
+    let file = FileDevice::open(origin, mode)
+        .map_err(|error| Refusal::because(UNREADABLE)(format!("origin: {error}").into()))?;
+    refuse_other(&file, superblock)
+        .map_err(Refusal::because("the origin is another device, or has shrunk"))?;
+    refuse_protected(origin, superblock).map_err(Refusal::because("the origin is read-only"))?;
+    let runtime = Runtime::new(Config::default())
+        .map_err(|error| Refusal::because("the start cannot be checked")(error.into()))?;
+    // A start warns if there is no record.
+    let state_dir = state_dir.filter(|directory| refuse_on_waiting("", directory, "").is_ok());
+    let state = Arc::new(StateFile::peek(state_dir, superblock.uuid));
+    let origin = HostDevice::new(file, None);
+    let around: Surroundings<Production> = Surroundings {
+        env: Rt,
+        cache: Rc::new(Deadline::new(cache.clone(), Rt, None)),
+        origin: Rc::new(origin.clone()),
+        host_records: StateRecords::of_lifecycle(&state, &origin),
+    };
+    runtime
+        .block_on(foresee_opening(&around, superblock.clone()))
+        .map_err(|error| {
+            let short = match &error {
+                CacheError::OriginChanged { .. } => "the origin was changed without the cache",
+                CacheError::OtherCacheDirty { .. } => "another cache has dirty data of the origin",
+                CacheError::Origin(_) => UNREADABLE,
+                _ => "the next start will be refused",
+            };
+            Refusal {
+                short,
+                full: explain(error, &runtime, &origin, state.origin().as_ref()),
+            }
+        })
+}
