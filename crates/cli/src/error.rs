@@ -15,7 +15,7 @@ use flaz_control::settings::SettingError;
 use flaz_demo::DemoError;
 use flaz_load::error::LoadError;
 
-use crate::safety::SafetyError;
+use crate::safety::{CACHE_DEVICE, SafetyError};
 
 /// Exit status of a command that failed.
 pub const EXIT_FAILURE: u8 = 1;
@@ -61,6 +61,28 @@ pub enum Failure {
     NoDaemon {
         /// The cache.
         cache: PathBuf,
+    },
+    /// The cache device of a configuration is missing.
+    #[error(
+        "{}: no such cache device: connect it again, or correct `cache` in the configuration {}",
+        cache.display(), file.display()
+    )]
+    MissingCache {
+        /// The cache device.
+        cache: PathBuf,
+        /// The file of the configuration.
+        file: PathBuf,
+    },
+    /// A word is neither the name of a configuration nor of a file.
+    #[error(
+        "{name}: no such configuration (expected {files}), and no such cache device: `flaz list` shows the caches of this \
+         host, `flaz create` makes a new one"
+    )]
+    MissingName {
+        /// The word.
+        name: String,
+        /// The files that could be the configuration.
+        files: String,
     },
     /// The command succeeded with a negative result, which was already printed to standard error.
     #[error("{0}")]
@@ -109,6 +131,20 @@ impl Failure {
             Self::ReaderGone
         } else {
             Self::Output(source)
+        }
+    }
+
+    /// The cache device, if it failed because there is none at its path.
+    #[must_use]
+    pub fn missing_cache(&self) -> Option<&Path> {
+        let safety = match self {
+            Self::Safety(error) => Some(error),
+            Self::Host { source, .. } => source.downcast_ref(),
+            _ => None,
+        };
+        match safety {
+            Some(SafetyError::Missing { path, role, .. }) if *role == CACHE_DEVICE => Some(path),
+            _ => None,
         }
     }
 

@@ -54,7 +54,9 @@ where
     log::start(&cli.log);
     commands::output::set_quiet(cli.log.quiet);
     let mut command = cli.command;
-    match configuration::names::resolve(&mut command).and_then(|()| commands::run(command)) {
+    let done = configuration::names::resolve(&mut command)
+        .and_then(|meaning| commands::run(command).map_err(|failure| meaning.explain(failure)));
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
         Err(failure) => error::report(&failure),

@@ -266,6 +266,35 @@ fn a_name_that_is_also_a_file_is_ambiguous() {
 }
 
 #[test]
+fn a_missing_configuration_and_a_missing_ssd_are_told_apart() {
+    let scratch = Scratch::with_cache();
+    fs::remove_file(scratch.path("disk.img")).unwrap();
+    for command in ["serve", "status", "set", "stop", "flush", "detach", "check"] {
+        let said = |name: &str| {
+            let setting = if command == "set" { "mode=write-back" } else { "" };
+            let output = scratch.run(&format!("{command} {name} {setting}"));
+            assert_eq!(output.status.code(), Some(1), "{command} {name}");
+            String::from_utf8_lossy(&output.stderr).into_owned()
+        };
+        let ssd = said("disk");
+        let file = scratch.path("etc/disk.toml").display().to_string();
+        let part = format!(
+            "disk.img: no such cache device: connect it again, or correct `cache` in the configuration {file}"
+        );
+        assert!(ssd.contains(&part), "{ssd}");
+        let configuration = said("other");
+        let file = scratch.path("etc/other.toml").display().to_string();
+        let part = format!("other: no such configuration (expected {file}), and no such cache device");
+        assert!(configuration.contains(&part), "{configuration}");
+        let path = said("./other");
+        assert!(
+            path.contains("./other: no such cache device: connect it again, or correct the path"),
+            "{path}"
+        );
+    }
+}
+
+#[test]
 fn a_refused_configuration_names_its_line() {
     let scratch = Scratch::with_cache();
     scratch.configure("moed = 'write-back'\n");

@@ -10,11 +10,68 @@ use crate::args::{Command, IdleArgs, ServeArgs, SetArgs, TargetArgs};
 use crate::commands::volume::VolumeCommand;
 use crate::error::Failure;
 
+/// The word by which a user names a cache.
+#[derive(Debug)]
+enum Word {
+    Path,
+    Name(Configuration),
+    /// It could be a name, but is neither that of a configuration nor that of a file.
+    Nothing(String),
+}
+
+/// What the word for the cache was, to explain a failure.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// A path, or the command has no such word.
+    Path,
+    /// A configuration: its file, and the path of the cache in it.
+    Configuration {
+        /// The file.
+        file: PathBuf,
+        /// The cache device.
+        cache: PathBuf,
+    },
+    /// Nothing that exists.
+    Nothing(String),
+}
+
+impl Meaning {
+    fn of(found: &Configuration) -> Self {
+        Self::Configuration {
+            file: found.path.clone(),
+            cache: found.cache.clone(),
+        }
+    }
+
+    /// A failure of the command. If the cache device is missing, it says whether the configuration is missing instead.
+    #[must_use]
+    pub fn explain(self, failure: Failure) -> Failure {
+        let missing = failure.missing_cache();
+        match self {
+            Self::Configuration { file, cache } if missing == Some(&cache) => {
+                Failure::MissingCache { cache, file }
+            }
+            Self::Nothing(name) if missing == Some(Path::new(&name)) => Failure::MissingName {
+                files: files(&name),
+                name,
+            },
+            _ => failure,
+        }
+    }
+}
+
+/// The files that could be the configuration of this name, on one line.
+fn files(name: &str) -> String {
+    let paths = super::directories().into_iter();
+    let paths = paths.map(|directory| directory.join(format!("{name}.{SUFFIX}")).display().to_string());
+    paths.collect::<Vec<_>>().join(" or ")
+}
+
 /// Replaces the name of a configuration in a command by the paths that it stands for.
 ///
 /// # Errors
 /// A configuration is refused, or a word is the name of a configuration and of a file.
-pub fn resolve(command: &mut Command) -> Result<(), Failure> {
+pub fn resolve(command: &mut Command) -> Result<Meaning, Failure> {
     match command {
         Command::Serve(args) => serve(args),
         Command::Status(args) => target(&mut args.target, Some(&mut args.idle)),
@@ -28,65 +85,84 @@ pub fn resolve(command: &mut Command) -> Result<(), Failure> {
         Command::Dump(args) => cache(&mut args.cache),
         Command::RemoveDevice(args) => {
             device(&mut args.name);
-            Ok(())
+            Ok(Meaning::Path)
         }
-        _ => Ok(()),
+        _ => Ok(Meaning::Path),
     }
 }
 
-/// The configuration that a word stands for; `None` if it is a path.
+/// Looks up a word.
 ///
 /// # Errors
 /// As [`resolve`].
-fn configuration(word: &Path) -> Result<Option<Configuration>, Failure> {
+fn word(word: &Path) -> Result<Word, Failure> {
     if word.extension().is_some_and(|end| end == SUFFIX) {
-        return Configuration::read(word).map(Some);
+        return Configuration::read(word).map(Word::Name);
     }
     let Some(name) = word.to_str().filter(|name| is_name(name)) else {
-        return Ok(None);
+        return Ok(Word::Path);
     };
-    let Some(path) = find(name) else { return Ok(None) };
     // A link to a file that is missing would be ambiguous too.
-    if word.symlink_metadata().is_ok() {
-        return Err(Failure::Usage(format!(
+    let is_file = word.symlink_metadata().is_ok();
+    match find(name) {
+        None if is_file => Ok(Word::Path),
+        None => Ok(Word::Nothing(name.to_owned())),
+        Some(path) if is_file => Err(Failure::Usage(format!(
             "'{name}' is ambiguous: there is the configuration {} and a file with this name in the current directory: \
              expected ./{name} for the file, or {} for the configuration",
             path.display(),
             path.display()
-        )));
+        ))),
+        Some(path) => Configuration::read(&path).map(Word::Name),
     }
-    Configuration::read(&path).map(Some)
 }
 
-fn serve(args: &mut ServeArgs) -> Result<(), Failure> {
-    if let Some(found) = configuration(&args.cache)? {
+/// Passes the configuration that a word names to `replace`.
+fn replaced(
+    found: Word,
+    replace: impl FnOnce(Configuration) -> Result<(), Failure>,
+) -> Result<Meaning, Failure> {
+    match found {
+        Word::Path => Ok(Meaning::Path),
+        Word::Nothing(name) => Ok(Meaning::Nothing(name)),
+        Word::Name(found) => {
+            let meaning = Meaning::of(&found);
+            replace(found).map(|()| meaning)
+        }
+    }
+}
+
+fn serve(args: &mut ServeArgs) -> Result<Meaning, Failure> {
+    replaced(word(&args.cache)?, |found| {
         *args = found.serve(&args.given)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
-fn cache(path: &mut PathBuf) -> Result<(), Failure> {
-    if let Some(found) = configuration(path)? {
+fn cache(path: &mut PathBuf) -> Result<Meaning, Failure> {
+    replaced(word(path)?, |found| {
         *path = found.cache;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
-fn target(target: &mut TargetArgs, idle: Option<&mut IdleArgs>) -> Result<(), Failure> {
-    let Some(found) = target.cache.as_deref().map(configuration).transpose()?.flatten() else {
-        return Ok(());
+fn target(target: &mut TargetArgs, idle: Option<&mut IdleArgs>) -> Result<Meaning, Failure> {
+    let Some(cache) = target.cache.as_deref() else {
+        return Ok(Meaning::Path);
     };
-    let options = found.serve(&super::Given::default())?;
-    target.cache = Some(options.cache);
-    target.control = target.control.take().or(options.control);
-    if let Some(idle) = idle {
-        idle.origin = idle.origin.take().or(options.origin);
-        idle.state_dir = idle.state_dir.take().or(options.state_dir);
-    }
-    Ok(())
+    replaced(word(cache)?, |found| {
+        let options = found.serve(&super::Given::default())?;
+        target.cache = Some(options.cache);
+        target.control = target.control.take().or(options.control);
+        if let Some(idle) = idle {
+            idle.origin = idle.origin.take().or(options.origin);
+            idle.state_dir = idle.state_dir.take().or(options.state_dir);
+        }
+        Ok(())
+    })
 }
 
-fn volume(command: &mut VolumeCommand) -> Result<(), Failure> {
+fn volume(command: &mut VolumeCommand) -> Result<Meaning, Failure> {
     match command {
         // They take a device.
         VolumeCommand::Add(_) | VolumeCommand::Remove(_) | VolumeCommand::List(_) | VolumeCommand::Set(_) => {
@@ -105,17 +181,17 @@ fn volume(command: &mut VolumeCommand) -> Result<(), Failure> {
 }
 
 /// The first word is the cache, unless it is a setting and the control socket is given.
-fn set(args: &mut SetArgs) -> Result<(), Failure> {
+fn set(args: &mut SetArgs) -> Result<Meaning, Failure> {
     let is_setting = |word: &OsString| word.as_encoded_bytes().contains(&b'=');
-    let Some(word) = args.words.first_mut().filter(|word| !is_setting(word)) else {
-        return Ok(());
+    let Some(first) = args.words.first_mut().filter(|word| !is_setting(word)) else {
+        return Ok(Meaning::Path);
     };
-    if let Some(found) = configuration(Path::new(word))? {
+    replaced(word(Path::new(first))?, |found| {
         let options = found.serve(&super::Given::default())?;
-        *word = options.cache.into();
+        *first = options.cache.into();
         args.control = args.control.take().or(options.control);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// `flaz remove-device NAME`: the block device of a configuration may have another name. A configuration that is refused must

@@ -673,6 +673,13 @@ fn missing_paths_are_reported_with_advice() {
     for command in ["serve", "status", "detach", "flush", "stop", "check"] {
         scratch.run(&format!("{command} none")).refused(
             FAILURE,
+            &[
+                "none: no such configuration (expected /etc/flaz/none.toml)",
+                "no such cache device",
+            ],
+        );
+        scratch.run(&format!("{command} ./none")).refused(
+            FAILURE,
             &["none: no such cache device: connect it again, or correct the path"],
         );
         scratch.run(&format!("{command} .")).refused(

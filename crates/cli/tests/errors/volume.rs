@@ -190,7 +190,10 @@ fn an_origin_that_does_not_fit_is_refused() {
     );
     refused("cache --origin none", &["none", "No such file"]);
     refused("origin", &["not a flaz cache"]);
-    refused("nothing", &["nothing: no such cache device"]);
+    refused(
+        "nothing",
+        &["nothing: no such configuration", "no such cache device"],
+    );
     assert!(
         fs::read(scratch.path("cache")).unwrap() == before,
         "it was written to"

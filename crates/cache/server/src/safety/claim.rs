@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use super::error::SafetyError;
+use super::error::{CACHE_DEVICE, SafetyError};
 use super::file::{Access, failed, give_size, length, lock, open, open_shared};
 use super::holders::{System, Use};
 use super::node::Node;
@@ -125,7 +125,7 @@ pub struct Permission {
 pub fn cache(path: &Path) -> Result<Node, SafetyError> {
     Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
-        role: "cache device",
+        role: CACHE_DEVICE,
         advice: "connect it again, or correct the path; `flaz create` makes a new cache",
     })
 }
@@ -346,13 +346,13 @@ fn make(cache: &Path, permission: Permission) -> Result<Claim, SafetyError> {
     if absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
         return Err(SafetyError::Missing {
             path: cache.to_owned(),
-            role: "cache device",
+            role: CACHE_DEVICE,
             advice: "files are not created under /dev; `lsblk` lists the devices",
         });
     }
     let size_bytes = permission.size_bytes.ok_or_else(|| SafetyError::Missing {
         path: cache.to_owned(),
-        role: "cache device",
+        role: CACHE_DEVICE,
         advice: "specify an existing device or file, or create a file with --size SIZE",
     })?;
     let file = OpenOptions::new()

@@ -6,6 +6,9 @@ use flaz_control::size::HumanBytes;
 
 use super::objections::Objections;
 
+/// The role of a cache device in [`SafetyError::Missing`].
+pub const CACHE_DEVICE: &str = "cache device";
+
 /// Why a device or file cannot or must not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SafetyError {
@@ -54,7 +57,7 @@ pub enum SafetyError {
     Missing {
         /// The path.
         path: PathBuf,
-        /// `cache device` or `origin`.
+        /// [`CACHE_DEVICE`] or `origin`.
         role: &'static str,
         /// Advice to the user.
         advice: &'static str,
