@@ -355,6 +355,9 @@ pub struct TargetArgs {
     /// Control socket, if not at the default path
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+    /// Why the configuration that named them is refused.
+    #[arg(skip)]
+    pub refused: Option<String>,
 }
 
 /// `flaz status`.

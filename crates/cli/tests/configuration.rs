@@ -298,17 +298,60 @@ fn a_missing_configuration_and_a_missing_ssd_are_told_apart() {
 fn a_refused_configuration_names_its_line() {
     let scratch = Scratch::with_cache();
     scratch.configure("moed = 'write-back'\n");
-    for line in [
-        "serve disk",
-        "status disk",
-        "set disk mode=write-back",
-        "check disk",
-    ] {
+    for line in ["serve disk", "flush disk", "resize disk", "check disk"] {
         scratch.refused(line, &["etc/disk.toml:3: unknown key 'moed'"]);
     }
     let (out, err) = scratch.ok("list");
     assert!(out.contains("disk") && out.contains("invalid"), "{out}");
     assert!(err.contains("disk.toml:3"), "{err}");
+}
+
+#[test]
+fn a_daemon_is_reached_with_a_refused_configuration() {
+    let scratch = Scratch::with_cache();
+    for (own_socket, control) in [(false, ""), (true, "control = ")] {
+        let control = match own_socket {
+            true => format!("{control}{:?}\n", scratch.path("own.sock")),
+            false => String::new(),
+        };
+        scratch.configure(&control);
+        let _server = scratch.serve("disk");
+        scratch.configure(&format!("{control}moed = 'write-back'\n"));
+        let status = scratch.json("status disk --json");
+        let (level, first, warnings) = health(&status);
+        assert_eq!(
+            (level.as_str(), first.as_str()),
+            ("warning", "the configuration is refused"),
+            "{status:#}"
+        );
+        assert!(warnings.contains("unknown key 'moed'"), "{warnings}");
+        assert_eq!(status["state"], "running");
+        let (_, err) = scratch.ok("set disk policy=fifo");
+        assert!(err.contains("unknown key 'moed'"), "{err}");
+        let (_, err) = scratch.ok("stop disk");
+        assert!(err.contains("unknown key 'moed'"), "{err}");
+        let status = scratch.json("status disk --json");
+        assert_eq!(status["state"], "clean");
+        assert_eq!(health(&status).1, "the configuration is refused");
+    }
+}
+
+#[test]
+fn without_toml_a_daemon_is_reached_by_its_path_or_socket() {
+    let scratch = Scratch::with_cache();
+    let _server = scratch.serve("disk --control own.sock");
+    fs::write(scratch.path("etc/disk.toml"), "origin = '/o'\ncache = \n").unwrap();
+    for line in ["status disk", "stop disk", "set disk mode=write-back"] {
+        scratch.refused(
+            line,
+            &["etc/disk.toml:2: ", "--control PATH", "the path of its cache"],
+        );
+    }
+    let status = scratch.json("status disk --control own.sock --json");
+    assert_eq!(status["state"], "running");
+    scratch.ok("set disk mode=write-around --control own.sock");
+    scratch.ok("stop disk --control own.sock");
+    assert_eq!(scratch.json("status disk.img --json")["state"], "clean");
 }
 
 #[test]

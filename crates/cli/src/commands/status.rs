@@ -57,6 +57,22 @@ fn text(args: &StatusArgs, report: &StatusReport, earlier: Option<(&StatusReport
 }
 
 fn ask(args: &StatusArgs) -> Result<StatusReport, Failure> {
+    let mut report = ask_daemon(args)?;
+    if let Some(why) = &args.target.refused {
+        report
+            .warnings
+            .insert(0, format!("the configuration is refused: {why}"));
+        if !report.state.is_running() {
+            report
+                .start_refused
+                .get_or_insert_with(|| "the configuration is refused".to_owned());
+        }
+        report = report.with_health();
+    }
+    Ok(report)
+}
+
+fn ask_daemon(args: &StatusArgs) -> Result<StatusReport, Failure> {
     let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
     match (target::find(cache, control)?, cache) {
         (Some(mut client), _) => match client.ask(&Request::Status {}, ANSWER)? {

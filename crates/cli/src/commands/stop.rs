@@ -13,6 +13,9 @@ use crate::size::HumanBytes;
 /// # Errors
 /// There is no daemon, it is in use, it could not stop cleanly, or it exceeds the timeout.
 pub fn run(args: &StopArgs) -> Result<(), Failure> {
+    if let Some(why) = &args.target.refused {
+        tracing::warn!("{why}");
+    }
     let mut client = target::require(args.target.cache.as_deref(), args.target.control.as_deref())?;
     let stop = Request::Stop {
         wait: true,

@@ -72,6 +72,66 @@ pub struct Configuration {
     keys: Vec<Key>,
 }
 
+/// The paths in a configuration that may be refused for another reason: enough to reach its daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// The cache device.
+    pub cache: Option<PathBuf>,
+    /// The origin.
+    pub origin: Option<PathBuf>,
+    /// The control socket.
+    pub control: Option<PathBuf>,
+    /// The directory for per-host state.
+    pub state_dir: Option<PathBuf>,
+}
+
+impl Paths {
+    /// Reads them as far as the file is TOML and they are absolute.
+    #[must_use]
+    pub fn read(path: &Path) -> Self {
+        match text(path) {
+            Ok(text) => Self::parse(&text),
+            Err(_) => Self::default(),
+        }
+    }
+
+    fn parse(text: &str) -> Self {
+        let Ok(table) = DeTable::parse(text) else {
+            return Self::default();
+        };
+        let path = |key: &str| {
+            let path = Path::new(table.get_ref().get(key)?.get_ref().as_str()?);
+            path.is_absolute().then(|| path.to_owned())
+        };
+        Self {
+            cache: path("cache"),
+            origin: path("origin"),
+            control: path("control"),
+            state_dir: path("state-dir"),
+        }
+    }
+}
+
+/// The text of the file of a configuration.
+fn text(path: &Path) -> Result<String, Failure> {
+    let reading = || format!("reading the configuration {}", path.display());
+    let metadata = fs::metadata(path).map_err(Failure::system(reading()))?;
+    if !metadata.is_file() {
+        return Err(Failure::Usage(format!(
+            "{}: expected a configuration, which is a regular file",
+            path.display()
+        )));
+    }
+    let bytes = metadata.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(Failure::Usage(format!(
+            "{}: a configuration has at most {FILE_BYTES_MAX} bytes, this file has {bytes}",
+            path.display()
+        )));
+    }
+    fs::read_to_string(path).map_err(Failure::system(reading()))
+}
+
 impl Configuration {
     /// Reads a configuration.
     ///
@@ -85,23 +145,7 @@ impl Configuration {
                 path.display()
             )));
         };
-        let reading = || format!("reading the configuration {}", path.display());
-        let metadata = fs::metadata(path).map_err(Failure::system(reading()))?;
-        if !metadata.is_file() {
-            return Err(Failure::Usage(format!(
-                "{}: expected a configuration, which is a regular file",
-                path.display()
-            )));
-        }
-        let bytes = metadata.len();
-        if bytes > FILE_BYTES_MAX {
-            return Err(Failure::Usage(format!(
-                "{}: a configuration has at most {FILE_BYTES_MAX} bytes, this file has {bytes}",
-                path.display()
-            )));
-        }
-        let text = fs::read_to_string(path).map_err(Failure::system(reading()))?;
-        Self::parse(name, path, &text).map_err(|error| Failure::Usage(error.to_string()))
+        Self::parse(name, path, &text(path)?).map_err(|error| Failure::Usage(error.to_string()))
     }
 
     /// Parses the text of a file.

@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::file::Paths;
 use super::{Configuration, SUFFIX, find, is_name};
 use crate::args::{Command, IdleArgs, ServeArgs, SetArgs, TargetArgs};
 use crate::commands::volume::VolumeCommand;
@@ -15,8 +16,18 @@ use crate::error::Failure;
 enum Word {
     Path,
     Name(Configuration),
+    /// A configuration that is refused.
+    Refused(Refused),
     /// It could be a name, but is neither that of a configuration nor that of a file.
     Nothing(String),
+}
+
+/// A configuration that is refused, and what can be used of it.
+#[derive(Debug)]
+struct Refused {
+    file: PathBuf,
+    why: String,
+    paths: Paths,
 }
 
 /// What the word for the cache was, to explain a failure.
@@ -74,12 +85,12 @@ fn files(name: &str) -> String {
 pub fn resolve(command: &mut Command) -> Result<Meaning, Failure> {
     match command {
         Command::Serve(args) => serve(args),
-        Command::Status(args) => target(&mut args.target, Some(&mut args.idle)),
+        Command::Status(args) => daemon(&mut args.target, Some(&mut args.idle)),
         Command::Set(args) => set(args),
         Command::Flush(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Resize(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Detach(args) => target(&mut args.target, Some(&mut args.idle)),
-        Command::Stop(args) => target(&mut args.target, None),
+        Command::Stop(args) => daemon(&mut args.target, None),
         Command::Volume(args) => volume(&mut args.what),
         Command::Check(args) => cache(&mut args.cache),
         Command::Dump(args) => cache(&mut args.cache),
@@ -97,7 +108,7 @@ pub fn resolve(command: &mut Command) -> Result<Meaning, Failure> {
 /// As [`resolve`].
 fn word(word: &Path) -> Result<Word, Failure> {
     if word.extension().is_some_and(|end| end == SUFFIX) {
-        return Configuration::read(word).map(Word::Name);
+        return read(word);
     }
     let Some(name) = word.to_str().filter(|name| is_name(name)) else {
         return Ok(Word::Path);
@@ -113,7 +124,33 @@ fn word(word: &Path) -> Result<Word, Failure> {
             path.display(),
             path.display()
         ))),
-        Some(path) => Configuration::read(&path).map(Word::Name),
+        Some(path) => read(&path),
+    }
+}
+
+fn read(path: &Path) -> Result<Word, Failure> {
+    match Configuration::read(path) {
+        Ok(found) => Ok(Word::Name(found)),
+        Err(Failure::Usage(why)) => Ok(Word::Refused(Refused {
+            file: path.to_owned(),
+            why,
+            paths: Paths::read(path),
+        })),
+        Err(other) => Err(other),
+    }
+}
+
+impl Refused {
+    /// The paths by which a daemon can be asked. With `control`, its cache need not be known.
+    fn paths(self, control: Option<&Path>) -> Result<(Paths, String), Failure> {
+        let Self { why, paths, .. } = self;
+        if paths.cache.is_some() || control.is_some() {
+            return Ok((paths, why));
+        }
+        Err(Failure::Usage(format!(
+            "{why}; without its `cache`, a daemon cannot be found: give the path of its cache (`flaz list` has it), or its \
+             control socket with --control PATH"
+        )))
     }
 }
 
@@ -125,6 +162,7 @@ fn replaced(
     match found {
         Word::Path => Ok(Meaning::Path),
         Word::Nothing(name) => Ok(Meaning::Nothing(name)),
+        Word::Refused(refused) => Err(Failure::Usage(refused.why)),
         Word::Name(found) => {
             let meaning = Meaning::of(&found);
             replace(found).map(|()| meaning)
@@ -162,6 +200,27 @@ fn target(target: &mut TargetArgs, idle: Option<&mut IdleArgs>) -> Result<Meanin
     })
 }
 
+/// The same for commands that only ask a daemon, or read: a daemon that runs can be asked whatever has become of its
+/// configuration.
+fn daemon(args: &mut TargetArgs, idle: Option<&mut IdleArgs>) -> Result<Meaning, Failure> {
+    let Some(Word::Refused(refused)) = args.cache.as_deref().map(word).transpose()? else {
+        return target(args, idle);
+    };
+    let file = refused.file.clone();
+    let (paths, why) = refused.paths(args.control.as_deref())?;
+    args.cache = paths.cache;
+    args.control = args.control.take().or(paths.control);
+    args.refused = Some(why);
+    if let Some(idle) = idle {
+        idle.origin = idle.origin.take().or(paths.origin);
+        idle.state_dir = idle.state_dir.take().or(paths.state_dir);
+    }
+    Ok(args
+        .cache
+        .clone()
+        .map_or(Meaning::Path, |cache| Meaning::Configuration { file, cache }))
+}
+
 fn volume(command: &mut VolumeCommand) -> Result<Meaning, Failure> {
     match command {
         // They take a device.
@@ -186,7 +245,20 @@ fn set(args: &mut SetArgs) -> Result<Meaning, Failure> {
     let Some(first) = args.words.first_mut().filter(|word| !is_setting(word)) else {
         return Ok(Meaning::Path);
     };
-    replaced(word(Path::new(first))?, |found| {
+    let found = word(Path::new(first))?;
+    if let Word::Refused(refused) = found {
+        let file = refused.file.clone();
+        let (paths, why) = refused.paths(args.control.as_deref())?;
+        tracing::warn!("{why}");
+        args.control = args.control.take().or(paths.control);
+        let Some(cache) = paths.cache else {
+            args.words.remove(0);
+            return Ok(Meaning::Path);
+        };
+        *first = cache.clone().into();
+        return Ok(Meaning::Configuration { file, cache });
+    }
+    replaced(found, |found| {
         let options = found.serve(&super::Given::default())?;
         *first = options.cache.into();
         args.control = args.control.take().or(options.control);
