@@ -191,13 +191,19 @@ fn way_out(error: &(dyn Error + 'static)) -> Option<&'static str> {
     None
 }
 
+/// The message of a failure.
+#[must_use]
+pub fn message(failure: &Failure) -> String {
+    match way_out(failure) {
+        Some(way_out) => format!("{}; {way_out}", chain(failure)),
+        None => chain(failure),
+    }
+}
+
 /// Prints a failure and returns the exit status.
 pub fn report(failure: &Failure) -> ExitCode {
     // Standard error may be closed too; then the message is lost.
-    let _ = match way_out(failure) {
-        Some(way_out) => writeln!(io::stderr(), "flaz: {}; {way_out}", chain(failure)),
-        None => writeln!(io::stderr(), "flaz: {}", chain(failure)),
-    };
+    let _ = writeln!(io::stderr(), "flaz: {}", message(failure));
     ExitCode::from(failure.exit_status())
 }
 

@@ -54,11 +54,17 @@ where
     log::start(&cli.log);
     commands::output::set_quiet(cli.log.quiet);
     let mut command = cli.command;
+    let is_server = matches!(command, args::Command::Serve(_));
     let done = configuration::names::resolve(&mut command)
         .and_then(|meaning| commands::run(command).map_err(|failure| meaning.explain(failure)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::ReaderGone) => ExitCode::SUCCESS,
-        Err(failure) => error::report(&failure),
+        Err(failure) => {
+            if is_server {
+                host::notify_failure(&error::message(&failure));
+            }
+            error::report(&failure)
+        }
     }
 }

@@ -58,6 +58,6 @@ pub use filesystem::utc;
 pub use offline::{
     IdleCache, check, create, dump, identify, idle_cache, offline_status, refuse_to_wait, resize_volume,
 };
-pub use serve::{ServeError, Watch, serve};
+pub use serve::{ServeError, Watch, notify_failure, serve};
 pub use spec::{CreateSpec, ServeSpec};
 pub use state::default_directory;

@@ -144,6 +144,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
     server.close();
     stopped.map_err(ServeError::Stop)?;
     tracing::info!("stopped cleanly in {}", HumanDuration(begun.elapsed()));
+    notify(&[NotifyState::Status("stopped cleanly")]);
     match reason {
         Reason::Failed(error) => Err(ServeError::Serve(error)),
         Reason::Signal(_) | Reason::Asked | Reason::Detached => Ok(()),
@@ -208,6 +209,12 @@ fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("cannot notify systemd: {error}");
     }
+}
+
+/// Tells systemd why the server ends, if systemd started this process: `systemctl status` shows the last status.
+pub fn notify_failure(reason: &str) {
+    let line = reason.replace('\n', " ");
+    notify(&[NotifyState::Status(&format!("failed: {line}"))]);
 }
 
 /// The first SIGTERM or SIGINT requests a clean stop; the second ends the process at once. SIGHUP is logged: its default would

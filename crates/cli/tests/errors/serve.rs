@@ -2,6 +2,42 @@
 
 use super::*;
 
+/// Otherwise `systemctl status` says "starting" of a service that has failed.
+#[test]
+fn systemd_is_told_why_a_start_is_refused() {
+    let scratch = Scratch::new();
+    let origin = scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    origin.set_len(SIZE / 2).unwrap();
+    let path = scratch.path("notify.sock");
+    let systemd = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    systemd.set_nonblocking(true).unwrap();
+    for (cache, reason) in [
+        ("cache", "failed: serve cache: origin "),
+        ("./none", "failed: serve ./none: ./none: no such cache device"),
+        ("none.toml", "failed: reading the configuration none.toml"),
+    ] {
+        let mut command = scratch.command("serve");
+        let status = command
+            .arg(cache)
+            .env("NOTIFY_SOCKET", &path)
+            .stderr(Stdio::null())
+            .status();
+        assert_eq!(status.unwrap().code(), Some(FAILURE), "{cache}");
+        let mut said = String::new();
+        let mut bytes = [0; 4096];
+        while let Ok(len) = systemd.recv(&mut bytes) {
+            said.push_str(&String::from_utf8_lossy(&bytes[..len]));
+            said.push('\n');
+        }
+        let last = said
+            .lines()
+            .rfind(|line| line.starts_with("STATUS="))
+            .unwrap_or_default();
+        assert!(last.starts_with(&format!("STATUS={reason}")), "{cache}: {said}");
+    }
+}
+
 #[test]
 fn serve_with_invalid_options() {
     let scratch = Scratch::new();
