@@ -2,8 +2,8 @@
 //! writes them from the configurations, at boot and at `systemctl daemon-reload`.
 //!
 //! An instance waits for the device units of its cache and its origin. It *wants* them and does not *require* them, and it
-//! waits for at most [`DEVICE_WAIT_S`]: without a disk the boot goes on, `flaz` says which one is missing, and the next
-//! attempt waits for it again.
+//! waits for at most [`DEVICE_WAIT_S`]: without a disk the boot goes on, `flaz` says which one is missing, and systemd starts it
+//! again and again, without a wait for the disk.
 
 use std::fmt::Write as _;
 use std::fs;
