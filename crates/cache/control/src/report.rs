@@ -148,6 +148,9 @@ pub struct LiveReport {
     /// Dirty blocks; absent in reports of older daemons.
     #[serde(default)]
     pub write_back: WriteBackReport,
+    /// Absent unless the cache becomes smaller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shrink: Option<ShrinkReport>,
     /// Bytes transferred to and from the devices.
     pub traffic: TrafficReport,
     /// Reclaim of regions.
@@ -571,6 +574,17 @@ pub struct VolumeReport {
     pub at_least_bytes: u64,
     /// The most that it gets, in bytes; null: no limit.
     pub at_most_bytes: Option<u64>,
+}
+
+/// A cache that becomes smaller, by `flaz resize`. It has its old size until that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ShrinkReport {
+    /// Bytes of the cache device that the cache will use.
+    pub size_bytes: u64,
+    /// Regions in use that the cache still has to give up.
+    pub regions_left: u64,
+    /// Bytes of dirty data to write to the origin before, because they do not fit in the smaller cache.
+    pub dirty_bytes_left: u64,
 }
 
 /// The result of `flaz volume resize`.

@@ -394,6 +394,7 @@ impl Daemon {
             settings: settings.clone(),
             cache: &cache,
             origin: &origin,
+            shrink: self.shrink(),
             origin_now: self.devices.origin.file().measure().ok(),
             origin_protection: self.origin_protection.as_deref(),
             started: self.started,

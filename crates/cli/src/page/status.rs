@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::summary::{health, state};
 use super::{Page, geometry, seconds, settings};
 use crate::report::{
-    CodecReport, ErrorReport, Health, LatencyReport, LiveReport, OperationReport, StatusReport,
+    CodecReport, ErrorReport, Health, LatencyReport, LiveReport, OperationReport, ShrinkReport, StatusReport,
     WriteBackReport,
 };
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
@@ -78,6 +78,9 @@ fn head(page: &mut Page, report: &StatusReport) {
         ),
     );
     page.more(&geometry(cache));
+    if let Some(shrink) = report.live.as_ref().and_then(|live| live.shrink) {
+        page.more(&shrinking(&shrink));
+    }
     page.line(
         "Origin",
         &format!(
@@ -118,6 +121,14 @@ fn head(page: &mut Page, report: &StatusReport) {
             ),
         );
     }
+}
+
+fn shrinking(shrink: &ShrinkReport) -> String {
+    let left = match shrink.dirty_bytes_left {
+        0 => format!("regions to empty: {}", HumanCount(shrink.regions_left)),
+        bytes => format!("{} to write to the origin first", HumanBytes(bytes)),
+    };
+    format!("shrinking to {}; {left}", HumanBytes(shrink.size_bytes))
 }
 
 /// Rates since an earlier report.

@@ -22,9 +22,23 @@ pub fn summary(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>
     let mut line = |label: &str, text: &str| page.line(label, &fitted(text));
     line("Health", &health(report).to_string());
     line("State", &state_line(report));
-    let device = |path: &Path, bytes| format!("{}, {}", shortened(path, PATH_COLUMNS), HumanBytes(bytes));
-    line("Cache", &device(&report.cache.path, report.cache.size_bytes));
-    line("Origin", &device(&report.origin.path, report.origin.size_bytes));
+    let device = |path: &Path, bytes, more: &str| {
+        let rest = format!(", {}{more}", HumanBytes(bytes));
+        let columns = PATH_COLUMNS.min(COLUMNS - LABEL_COLUMNS - rest.len());
+        shortened(path, columns) + &rest
+    };
+    let shrink = report.live.as_ref().and_then(|live| live.shrink);
+    let shrink = shrink.map_or_else(String::new, |shrink| {
+        format!(", shrinking to {}", HumanBytes(shrink.size_bytes))
+    });
+    line(
+        "Cache",
+        &device(&report.cache.path, report.cache.size_bytes, &shrink),
+    );
+    line(
+        "Origin",
+        &device(&report.origin.path, report.origin.size_bytes, ""),
+    );
     let Some(live) = &report.live else {
         let dirty = if report.may_be_dirty {
             "the origin may lack data: keep the cache, or use `flaz flush`"

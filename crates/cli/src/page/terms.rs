@@ -27,7 +27,10 @@ pub const SUMMARY: &[Term] = &[
         "running, starting, stopping or not running; degraded: the cache device failed, requests go to the origin. Then \
          the time since the start, the mode and the codec for new blocks",
     ),
-    ("Cache", "the cache device and its size"),
+    (
+        "Cache",
+        "the cache device and its size; during a `flaz resize`, the smaller size that it will have",
+    ),
     ("Origin", "the cached device and its size, which clients see"),
     (
         "Clients",

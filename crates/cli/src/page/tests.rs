@@ -134,6 +134,11 @@ fn the_short_page_has_ten_lines_of_eighty_columns() {
             live.write_back.clean_s = Some(1e9);
             live.write_back.dirty_s = 1e9;
             live.write_back.failing = step == 2;
+            live.shrink = Some(ShrinkReport {
+                size_bytes: 1023 << 30,
+                regions_left: u64::MAX,
+                dirty_bytes_left: u64::MAX,
+            });
         }
         if step == 2 {
             report.state = CacheState::Degraded;
@@ -188,6 +193,32 @@ fn the_short_page_says_what_matters() {
     let failing = summary(&report, None);
     assert_eq!(line(&failing, "Health"), "failed: writeback to the origin fails");
     assert!(!line(&failing, "Dirty").contains("clean in"), "{failing}");
+}
+
+#[test]
+fn a_shrink_under_way_is_shown() {
+    let mut report = example();
+    let before = line(&summary(&report, None), "Cache").to_owned();
+    let mut shrink = ShrinkReport {
+        size_bytes: 50 << 30,
+        regions_left: 3168,
+        dirty_bytes_left: 0,
+    };
+    report.live.as_mut().unwrap().shrink = Some(shrink);
+    let cache = line(&summary(&report, None), "Cache").to_owned();
+    assert_eq!(cache, format!("{before}, shrinking to 50.0 GiB"));
+    let text = details(&report, None);
+    assert!(
+        text.contains("shrinking to 50.0 GiB; regions to empty: 3,168\n"),
+        "{text}"
+    );
+    shrink.dirty_bytes_left = 1 << 20;
+    report.live.as_mut().unwrap().shrink = Some(shrink);
+    let text = details(&report, None);
+    assert!(
+        text.contains("; 1.00 MiB to write to the origin first\n"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use flaz_control::report::{CacheReport, ResizeReport, ShrinkProgress};
+use flaz_control::report::{CacheReport, ResizeReport, ShrinkProgress, ShrinkReport};
 use flaz_control::size::HumanBytes;
 use flaz_device::Device;
 use flaz_engine::cache::lifecycle::Lifecycle;
@@ -25,10 +25,15 @@ use crate::status::cache_report;
 const ABANDONED_AFTER: Duration = Duration::from_secs(10);
 
 /// A change of the size that its client waits for.
+#[derive(Clone)]
 pub(super) struct Waited {
     before: CacheReport,
     /// The size that the client gave.
     size: Option<u64>,
+    /// Bytes of the cache device to use.
+    target: u64,
+    /// As the last step found it.
+    progress: ShrinkProgress,
     pub(super) asked: Instant,
 }
 
@@ -71,12 +76,21 @@ impl Daemon {
         let waited = Waited {
             before,
             size,
+            target,
+            progress: ShrinkProgress {
+                regions_left: 0,
+                dirty_bytes_left: 0,
+            },
             asked: Instant::now(),
         };
         let around = self.devices.surroundings();
         let begun = runtime.block_on(lifecycle.begin_resize(&around, &self.threads, target));
         if grows && matches!(begun, Err(CacheError::Resize(_))) {
             file.set_len(present, false)?;
+        }
+        // The other client goes on with its own.
+        if let Err(error @ CacheError::Resize(ResizeError::UnderWay)) = begun {
+            return Err(error.into());
         }
         self.went_on(&lifecycle, waited, begun)
     }
@@ -91,7 +105,8 @@ impl Daemon {
         }
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = Runtime::new(Config::default())?;
-        let waited = self.resize.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // It stays there during the step, for a report.
+        let waited = self.resize.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(waited) = waited else {
             return Err(ResizeError::CalledOff.into());
         };
@@ -125,6 +140,16 @@ impl Daemon {
         }
     }
 
+    /// The shrink under way, for a report.
+    pub(super) fn shrink(&self) -> Option<ShrinkReport> {
+        let waited = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
+        waited.as_ref().map(|waited| ShrinkReport {
+            size_bytes: waited.target,
+            regions_left: waited.progress.regions_left,
+            dirty_bytes_left: waited.progress.dirty_bytes_left,
+        })
+    }
+
     fn grow_file(&self, present: u64, target: u64) -> Result<(), HostError> {
         let file = &self.devices.cache_file;
         file.set_len(target, !file.is_sparse()).map_err(|error| {
@@ -143,28 +168,30 @@ impl Daemon {
     fn went_on(
         &self,
         lifecycle: &Lifecycle,
-        waited: Waited,
+        mut waited: Waited,
         outcome: Result<Resizing, CacheError>,
     ) -> Result<Resize, HostError> {
         let now = cache_report(&self.spec.cache, lifecycle.superblock());
-        let (before, size) = (&waited.before, waited.size);
+        if let Ok(Resizing::Shrinking(state)) = &outcome {
+            waited.progress = ShrinkProgress {
+                regions_left: state.regions_left,
+                dirty_bytes_left: state.dirty_bytes_left,
+            };
+        }
+        let (before, size, progress) = (&waited.before, waited.size, waited.progress);
         let report = ResizeReport {
             size_before_bytes: before.size_bytes,
             size_bytes: now.size_bytes,
             regions_before: before.regions,
             regions: now.regions,
         };
-        if lifecycle.is_shrinking() {
-            *self.resize.lock().unwrap_or_else(PoisonError::into_inner) = Some(waited);
-        }
+        let unfinished = lifecycle.is_shrinking().then_some(waited);
+        *self.resize.lock().unwrap_or_else(PoisonError::into_inner) = unfinished;
         // After an error the device may have either size: the larger one counts until the smaller one is stable.
         let outcome = outcome?;
         *self.cache_report.lock().unwrap_or_else(PoisonError::into_inner) = now;
         match outcome {
-            Resizing::Shrinking(state) => Ok(Resize::Shrinking(ShrinkProgress {
-                regions_left: state.regions_left,
-                dirty_bytes_left: state.dirty_bytes_left,
-            })),
+            Resizing::Shrinking(_) => Ok(Resize::Shrinking(progress)),
             Resizing::Done => {
                 let file = &self.devices.cache_file;
                 if file.kind() == Kind::File

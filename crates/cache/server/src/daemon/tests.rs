@@ -1,6 +1,6 @@
 use std::sync::mpsc;
 
-use flaz_control::report::FrontEndSizeReport;
+use flaz_control::report::{FrontEndSizeReport, ShrinkReport};
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::settings::AfterCrash;
@@ -148,12 +148,19 @@ fn size_of(daemon: &Daemon) -> u64 {
     daemon.status().expect("it answers").cache.size_bytes
 }
 
+fn shrink_of(daemon: &Daemon) -> Option<ShrinkReport> {
+    daemon.status().expect("it answers").live.expect("it runs").shrink
+}
+
 #[test]
 fn a_shrink_without_a_client_is_called_off() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_, daemon) = shrinking(folder.path());
     let again = daemon.resize(None).expect_err("one is under way").to_string();
     assert!(again.contains("being made smaller already"), "{again}");
+    let shrink = shrink_of(&daemon).expect("status shows it");
+    assert_eq!(shrink.size_bytes, 8 << 20, "that of the first client");
+    assert!(shrink.regions_left > 0, "{shrink:?}");
     {
         let mut waited = daemon.resize.lock().expect("no panic");
         let waited = waited.as_mut().expect("only its client completes it");
@@ -168,12 +175,16 @@ fn a_shrink_without_a_client_is_called_off() {
         .expect_err("it was called off")
         .to_string();
     assert!(gone.contains("called off"), "{gone}");
+    assert_eq!(shrink_of(&daemon), None);
     assert_eq!(size_of(&daemon), 16 << 20);
     let mut step = daemon.resize(Some(8 << 20)).expect("another one can begin");
-    while let Resize::Shrinking(_) = step {
+    while let Resize::Shrinking(progress) = step {
+        let shrink = shrink_of(&daemon).expect("status shows it");
+        assert_eq!(shrink.regions_left, progress.regions_left);
         std::thread::sleep(Duration::from_millis(10));
         step = daemon.continue_resize().expect("it goes on");
     }
+    assert_eq!(shrink_of(&daemon), None);
     assert_eq!(size_of(&daemon), 8 << 20);
     daemon.shutdown().expect("it stops");
 }
