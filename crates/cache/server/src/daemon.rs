@@ -24,7 +24,7 @@ use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
 use flaz_nbd::Export;
-use flaz_runtime::file::{FileDevice, Hold, Identity, Kind, OpenMode};
+use flaz_runtime::file::{FileDevice, Hold, Kind, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime, compute};
 use uuid::Uuid;
 
@@ -488,8 +488,9 @@ impl Daemon {
         let _alone = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.devices.origin.file();
         let origin = || format!("origin {}", file.path().display());
-        let bytes = file
+        let (bytes, identity) = file
             .measure()
+            .and_then(|bytes| Ok((bytes, file.identity_now()?)))
             .map_err(|error| format!("{}: cannot determine its size: {error}", origin()))?;
         if let Some(why) = self
             .front_ends
@@ -503,7 +504,6 @@ impl Daemon {
             if self.stopping.load(Ordering::SeqCst) || self.detaching.load(Ordering::SeqCst) {
                 return Err("the daemon is stopping: resize the volume when it has stopped".into());
             }
-            let identity = Identity::with_size(&lifecycle.superblock().origin_identity, bytes);
             let around = self.devices.surroundings();
             let grow = lifecycle.grow_origin(&around, &self.threads, bytes, &identity);
             let grown = Runtime::new(Config::default())?

@@ -119,6 +119,16 @@ impl FileDevice {
         &self.inner.identity
     }
 
+    /// The `id` of the identity that an open would find now: that of a disk without a serial number changes with its size. The whole
+    /// size counts, not only the bytes that can be used.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn identity_now(&self) -> io::Result<String> {
+        let bytes = rustix::fs::seek(&self.inner.fd, SeekFrom::End(0))?;
+        Ok(Identity::with_size(&self.inner.identity.id, bytes))
+    }
+
     pub(super) fn raw_fd(&self) -> RawFd {
         self.inner.fd.as_raw_fd()
     }
@@ -203,4 +213,43 @@ fn end_of_file(op: DeviceOp, at: u64) -> io::Error {
         kind,
         format!("the file ends at offset {at}: it is shorter than when it was opened"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The next open finds the whole size in the identity of a disk without a serial number, also that of bytes at the end that
+    /// cannot be used.
+    #[test]
+    fn the_identity_of_a_grown_disk_has_its_whole_size() {
+        let file = tempfile::tempfile().expect("scratch file");
+        file.set_len(10_000).expect("grows");
+        let device = FileDevice {
+            inner: Arc::new(Inner {
+                fd: file.try_clone().expect("another descriptor").into(),
+                path: "/dev/sdz".into(),
+                kind: Kind::BlockDevice,
+                len: AtomicU64::new(8192),
+                alignment: 4096,
+                direct: true,
+                dsync_honoured: true,
+                fua_stands_alone: false,
+                has_volatile_cache: true,
+                identity: Identity {
+                    id: "block:name=sdz,bytes=10000".to_owned(),
+                    description: String::new(),
+                    weak: None,
+                },
+                no_discard: AtomicBool::new(false),
+                is_sparse: AtomicBool::new(false),
+                no_unmap: AtomicBool::new(false),
+                no_zero: AtomicBool::new(false),
+            }),
+        };
+        file.set_len(13_000).expect("grows");
+        assert_eq!(device.measure().expect("it has a size"), 12_288);
+        let identity = device.identity_now().expect("it has a size");
+        assert_eq!(identity, "block:name=sdz,bytes=13000");
+    }
 }

@@ -49,7 +49,7 @@ impl Identity {
 
     /// The identity that the device with this one has when it has `bytes` bytes.
     #[must_use]
-    pub fn with_size(id: &str, bytes: u64) -> String {
+    pub(super) fn with_size(id: &str, bytes: u64) -> String {
         match split(id) {
             Some((rest, _)) => format!("{rest}{SIZE}{bytes}"),
             None => id.to_owned(),
