@@ -28,6 +28,8 @@ struct Sockets {
     next: u64,
     listeners: HashMap<u64, OwnedFd>,
     connections: HashMap<u64, OwnedFd>,
+    /// Bytes of the export that clients were told, at least. Only of connections with a handshake.
+    told_bytes: HashMap<u64, u64>,
 }
 
 impl Shutdown {
@@ -69,6 +71,13 @@ impl Shutdown {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.lock().connections.len()
+    }
+
+    /// Connections whose clients were told a smaller size of the export than `bytes`.
+    #[must_use]
+    pub fn connections_smaller(&self, bytes: u64) -> usize {
+        let sockets = self.lock();
+        sockets.told_bytes.values().filter(|told| **told < bytes).count()
     }
 
     /// The clients that are connected, for the user.
@@ -141,11 +150,17 @@ impl Registration {
     pub(crate) fn shutdown(&self) -> &Shutdown {
         &self.shutdown
     }
+
+    /// Records that the client is told at least this size of the export from now on.
+    pub(crate) fn tells(&self, bytes: u64) {
+        self.shutdown.lock().told_bytes.insert(self.key, bytes);
+    }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut sockets = self.shutdown.lock();
+        sockets.told_bytes.remove(&self.key);
         let fd = sockets
             .connections
             .remove(&self.key)
@@ -232,6 +247,23 @@ mod tests {
         drop(first);
         let _second = shutdown.register_connection(fd(2), 1).unwrap();
         assert_eq!(shutdown.connections(), 1);
+    }
+
+    #[test]
+    fn a_connection_has_the_size_that_it_was_told() {
+        let shutdown = Shutdown::new();
+        let pairs = [(); 2].map(|()| UnixStream::pair().unwrap());
+        let register = |at: usize| shutdown.register_connection(pairs[at].0.try_clone().unwrap().into(), 9);
+        let (old, new) = (register(0).unwrap(), register(1).unwrap());
+        assert_eq!(shutdown.connections_smaller(20), 0, "neither was told anything");
+        old.tells(10);
+        new.tells(10);
+        assert_eq!(shutdown.connections_smaller(10), 0);
+        assert_eq!(shutdown.connections_smaller(20), 2);
+        new.tells(20);
+        assert_eq!(shutdown.connections_smaller(20), 1);
+        drop(old);
+        assert_eq!(shutdown.connections_smaller(20), 0);
     }
 
     #[test]

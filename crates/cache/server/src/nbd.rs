@@ -133,10 +133,9 @@ impl FrontEnd for NbdFrontEnd {
     }
 
     fn grow(&self, bytes: u64) -> Vec<FrontEndSizeReport> {
-        let has_grown = self.export.size() < bytes;
         self.export.grow(bytes);
         // The protocol has no message for it.
-        let connected = if has_grown { self.shutdown.connections() } else { 0 };
+        let connected = self.shutdown.connections_smaller(bytes);
         let advice = (connected > 0).then(|| {
             let connections = if connected == 1 {
                 "connection keeps"

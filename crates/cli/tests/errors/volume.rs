@@ -93,6 +93,10 @@ fn a_grown_origin_is_taken_over_while_it_is_served() {
             again.starts_with("the volume has the size of its origin: 64.0 MiB (67108864 bytes)\n"),
             "{again}"
         );
+        assert!(
+            again.contains("the old size: connect again"),
+            "the first client has not: {again}"
+        );
         // Also after a crash.
         served.child.kill().unwrap();
         served.child.wait().unwrap();

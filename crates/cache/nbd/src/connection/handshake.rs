@@ -12,6 +12,7 @@ use super::receiver::Receiver;
 use super::service::Service;
 use crate::counters::Counters;
 use crate::negotiation::{Negotiation, Progress, Session};
+use crate::shutdown::Registration;
 
 /// Runs the handshake; `None` if the client aborted it.
 pub(super) async fn run<E: Env>(
@@ -19,9 +20,10 @@ pub(super) async fn run<E: Env>(
     receiver: &mut Receiver,
     env: &E,
     service: &Service,
+    registration: &Registration,
 ) -> Result<Option<Session>, ConnectionError> {
     let limit = service.limits.handshake_timeout;
-    let haggling = pin!(haggle(stream, receiver, service));
+    let haggling = pin!(haggle(stream, receiver, service, registration));
     let timeout = pin!(env.sleep(limit));
     match select(haggling, timeout).await {
         Either::Left((end, _)) => end,
@@ -33,11 +35,14 @@ async fn haggle(
     stream: &Stream,
     receiver: &mut Receiver,
     service: &Service,
+    registration: &Registration,
 ) -> Result<Option<Session>, ConnectionError> {
     let mut out = vec![];
     let mut batch = SendBatch::new();
     let mut negotiation = Negotiation::new(&service.export, &mut out);
     loop {
+        // Before the answer: the export may grow in between, and then the client has the older size.
+        registration.tells(service.export.size());
         let step = negotiation.advance(receiver.unread(), &mut out);
         if !out.is_empty() {
             batch.clear();

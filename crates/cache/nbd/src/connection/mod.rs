@@ -101,7 +101,7 @@ pub async fn serve_connection<V: Volume, E: Env>(incoming: Incoming, volume: V, 
     let counters = Arc::clone(&service.counters);
     Counters::add(&counters.connections_total, 1);
     let end = match Stream::new(fd) {
-        Ok(stream) => serve(stream, client, volume, env, service, registration.shutdown()).await,
+        Ok(stream) => serve(stream, client, volume, env, service, &registration).await,
         Err(error) => Err(error.into()),
     };
     match end {
@@ -122,13 +122,13 @@ async fn serve<V: Volume, E: Env>(
     volume: V,
     env: E,
     service: Service,
-    shutdown: &Shutdown,
+    registration: &Registration,
 ) -> Result<(), ConnectionError> {
     // Only has an effect on TCP.
     let _ = rustix::net::sockopt::set_tcp_nodelay(&stream, true);
     let mut receiver = Receiver::new(IoBuf::new(RECEIVE_BUFFER_BYTES));
     let negotiated = match client {
-        Client::Negotiates => handshake::run(&stream, &mut receiver, &env, &service).await?,
+        Client::Negotiates => handshake::run(&stream, &mut receiver, &env, &service, registration).await?,
         Client::Kernel => Some(Session::default()),
     };
     let Some(session) = negotiated else {
@@ -137,7 +137,7 @@ async fn serve<V: Volume, E: Env>(
     let connection = Rc::new(Connection::new(stream, volume, service, session, client));
     let sending = Rc::clone(&connection);
     env.spawn(async move { sending.send().await });
-    let end = receiver.run(&connection, &env, shutdown).await;
+    let end = receiver.run(&connection, &env, registration.shutdown()).await;
     connection.finish().await;
     end
 }
