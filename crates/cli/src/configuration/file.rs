@@ -103,8 +103,13 @@ impl Paths {
             let path = Path::new(table.get_ref().get(key)?.get_ref().as_str()?);
             path.is_absolute().then(|| path.to_owned())
         };
+        let volume = table.get_ref().get("volume");
+        let volume = volume.and_then(|volume| volume.get_ref().as_str());
         Self {
-            cache: path("cache"),
+            cache: path("cache").map(|device| match volume {
+                Some(volume) => Place::path_of(&device, volume),
+                None => device,
+            }),
             origin: path("origin"),
             control: path("control"),
             state_dir: path("state-dir"),

@@ -225,7 +225,7 @@ fn volume(command: &mut VolumeCommand) -> Result<Meaning, Failure> {
     match command {
         // They take a device.
         VolumeCommand::Add(_) | VolumeCommand::Remove(_) | VolumeCommand::List(_) | VolumeCommand::Set(_) => {
-            Ok(())
+            Ok(Meaning::Path)
         }
         VolumeCommand::Resize(args) => {
             let mut idle = IdleArgs {
