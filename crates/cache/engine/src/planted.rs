@@ -43,6 +43,8 @@ pub enum PlantedBug {
     VoidedAfterSave,
     /// The superblock says that a cache is smaller before its last regions are free.
     ShrunkEarly,
+    /// The space of a region is given back before the manifest says that it is free.
+    ChunkGivenBackEarly,
     /// A cache is marked dirty before the origin is known to accept a flush.
     DirtyMarkedEarly,
     /// The size of an origin that has grown is not stored.
@@ -188,7 +190,8 @@ impl PlantedBug {
     /// block must be dropped by a reclaim, be written, and its intent cleared, before that reclaim ends.
     /// `StoredBeforeOrigin`: harmless behind an intent, as long as that is kept. `VoidedAfterSave`: both the device and the
     /// host must fail to take the fence mark, and the power be cut during a stop. `DirtyMarkedEarly`: harmless to data.
-    /// `GrowthNotStored`: the origin grows in a test of its own only.
+    /// `GrowthNotStored`: the origin grows in a test of its own only. `ChunkGivenBackEarly`: so do volumes share a device (found by
+    /// the tests of `flaz-pool`).
     pub const RARE: &[Self] = &[
         Self::OriginNotFlushedAtStart,
         Self::RingOfOldIgnored,
@@ -199,6 +202,7 @@ impl PlantedBug {
         Self::VoidedAfterSave,
         Self::DirtyMarkedEarly,
         Self::GrowthNotStored,
+        Self::ChunkGivenBackEarly,
     ];
 }
 

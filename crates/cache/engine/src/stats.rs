@@ -162,7 +162,8 @@ counters! {
     cache_write_errors,
     /// Writes of the cache device that found no space: its file system, or the pool of a thin volume, is full.
     cache_no_space,
-    /// Regions whose space could not be allocated: the file system of a sparse cache file is full.
+    /// Regions whose space could not be allocated: the file system of a sparse cache file is full. Not counted on a device that
+    /// several caches share, where this is ordinary.
     allocations_without_space,
     /// Regions reclaimed.
     regions_reclaimed,
@@ -359,7 +360,7 @@ pub struct Holdings {
     pub index_bytes: u64,
     /// Bytes of memory for ghosts, region tables, versions of blocks and everything else that grows with the cache.
     pub other_memory_bytes: u64,
-    /// Bytes of all regions.
+    /// Bytes of all regions. On a device that several caches share, of those that have space.
     pub capacity_bytes: u64,
     /// Bytes of regions in use, per ring: probation, main.
     pub ring_bytes: [u64; 2],

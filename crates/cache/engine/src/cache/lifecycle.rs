@@ -51,7 +51,7 @@ use crate::format::superblock::Superblock;
 use crate::host_record::{HostRecord, NotedOrigin, OtherCache};
 use crate::planted::{PlantedBug, planted};
 use crate::settings::{AfterCrash, StoredSettings};
-use crate::shard::{ImageError, Platform, Recovered};
+use crate::shard::{ImageError, Platform, Recovered, ResizeStep};
 
 /// What to do with the contents of a cache at its opening.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,6 +102,8 @@ pub struct Lifecycle {
     pub(super) superblock: Superblock,
     /// The sizes after the shrink under way.
     pub(super) shrink: Option<Geometry>,
+    /// The shards give space back.
+    pub(super) giving: bool,
     /// Not every shard may have heard of the sizes in the superblock.
     pub(super) unsettled: bool,
 }
@@ -154,9 +156,15 @@ impl Lifecycle {
         }
         shards.permit_write_back(superblock.dirty).await?;
         shards.start().await?;
+        if around.cache.shares_space() {
+            // A crash after a shrink may have left space to regions that do not exist.
+            let regions = superblock.geometry.regions_per_shard;
+            shards.resize(ResizeStep::EndShrink(regions)).await?;
+        }
         let this = Self {
             superblock,
             shrink: None,
+            giving: false,
             unsettled: false,
         };
         Ok((this, opened))

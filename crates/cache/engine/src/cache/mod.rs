@@ -10,6 +10,7 @@
 //! | [`surroundings`] | devices, time and host records of a cache |
 //! | `superblock` | reading and writing the two superblock slots |
 //! | `create` | an empty cache |
+//! | `give_back` | less of a device that several caches share, while the cache is served |
 //! | [`resize`] | more or less of the cache device, while the cache is served |
 //! | `growth` | an origin that has grown: whether it can be taken over, and taking it over while the cache is idle |
 //!
@@ -17,6 +18,7 @@
 
 mod create;
 pub(crate) mod error;
+mod give_back;
 mod growth;
 pub mod lifecycle;
 mod origin;
@@ -194,6 +196,30 @@ impl<P: Platform> LocalCache<P> {
     /// As [`Lifecycle::cancel_resize`].
     pub async fn cancel_resize(&mut self) -> Result<(), CacheError> {
         self.lifecycle.cancel_resize(&self.group).await
+    }
+
+    /// Begins to give the space of `regions` regions back.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::begin_give_back`].
+    pub async fn begin_give_back(&mut self, regions: u64) -> Result<Resizing, CacheError> {
+        self.lifecycle.begin_give_back(&self.group, regions).await
+    }
+
+    /// Goes on to give space back.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::continue_give_back`].
+    pub async fn continue_give_back(&mut self) -> Result<Resizing, CacheError> {
+        self.lifecycle.continue_give_back(&self.group).await
+    }
+
+    /// Calls it off.
+    ///
+    /// # Errors
+    /// As [`Lifecycle::cancel_give_back`].
+    pub async fn cancel_give_back(&mut self) -> Result<(), CacheError> {
+        self.lifecycle.cancel_give_back(&self.group).await
     }
 
     /// Writes all dirty blocks to the origin.

@@ -35,7 +35,7 @@ use crate::shard::{Platform, ResizeStep, Shrinking};
 pub enum Resizing {
     /// The cache has the new size.
     Done,
-    /// The last regions are being evacuated. Call [`Lifecycle::continue_resize`] to continue.
+    /// Regions are being evacuated. Call [`Lifecycle::continue_resize`] to continue, or [`Lifecycle::continue_give_back`].
     Shrinking(Shrinking),
 }
 
@@ -71,6 +71,7 @@ impl Lifecycle {
             if planted(PlantedBug::ShrunkEarly) {
                 self.store_sizes(around, shards, after).await?;
             }
+            self.cancel_give_back(shards).await?;
             self.shrink = Some(after);
             shards
                 .resize(ResizeStep::BeginShrink(after.regions_per_shard))

@@ -145,6 +145,15 @@ impl Ghost {
         }
     }
 
+    /// The regions of the cache hold at least `blocks` blocks from now on. A ghost that is too small for that grows at once; one that
+    /// is too large waits for [`Ghost::fit`].
+    pub fn capacity(&mut self, blocks: u64) {
+        self.buckets_min = buckets_for(blocks, SLOTS_PER_MILLE_MIN);
+        if (self.buckets.len() as u64) < buckets_for(blocks, SLOTS_PER_MILLE_LOW) {
+            self.resize(buckets_for(blocks, SLOTS_PER_MILLE_TARGET));
+        }
+    }
+
     /// One walk over the old table; the new one is filled in the same order, so both are streamed.
     fn resize(&mut self, buckets: u64) {
         let mut new = Ghost::with_buckets(buckets, self.buckets_min);
@@ -393,5 +402,25 @@ mod tests {
         }
         ghost.fit(1_000_000);
         ghost.fit(0);
+    }
+
+    /// A cache that gets regions while it is served remembers as much as one that had them from the beginning.
+    #[test]
+    fn a_ghost_follows_the_capacity() {
+        let mut ghost = Ghost::for_blocks(1000);
+        let before = ghost.slots();
+        for blocks in (1000..=100_000).step_by(1000) {
+            ghost.capacity(blocks);
+            assert!(
+                ghost.slots() >= Ghost::for_blocks(blocks).slots() * 7 / 8,
+                "{blocks}"
+            );
+            assert!(ghost.memory_bytes() as f64 <= 1.55 * blocks as f64, "{blocks}");
+        }
+        ghost.fit(10);
+        assert!(ghost.slots() > 65_000, "however few blocks are cached");
+        ghost.capacity(1000);
+        ghost.fit(10);
+        assert_eq!(ghost.slots(), before);
     }
 }

@@ -139,6 +139,9 @@ pub trait Policy: Send {
     /// Which ring gives up its oldest region next. Where that ring has none but an open one, take the other.
     fn victim(&self, sizes: RingSizes) -> Ring;
 
+    /// The shard's regions hold at least so many blocks from now on: see [`PolicyKind::build`].
+    fn capacity(&mut self, _blocks: u64) {}
+
     /// How many blocks the shard caches now. Bounds the policy's memory; to be called at the reclaim of each region.
     fn cached_blocks(&mut self, blocks: u64);
 

@@ -67,6 +67,10 @@ impl Policy for S3Fifo {
         }
     }
 
+    fn capacity(&mut self, blocks: u64) {
+        self.ghost.capacity(blocks);
+    }
+
     fn cached_blocks(&mut self, blocks: u64) {
         self.ghost.fit(blocks);
         self.budget.fit(blocks);

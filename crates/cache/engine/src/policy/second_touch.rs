@@ -49,6 +49,10 @@ impl Policy for SecondTouch {
         single_ring_victim(sizes)
     }
 
+    fn capacity(&mut self, blocks: u64) {
+        self.ghost.capacity(blocks);
+    }
+
     fn cached_blocks(&mut self, blocks: u64) {
         self.ghost.fit(blocks);
         self.budget.fit(blocks);

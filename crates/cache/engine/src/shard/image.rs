@@ -31,6 +31,7 @@ impl<P: Platform> Shard<P> {
         if !self.log.is_sealed() {
             self.cancel_shrink();
         }
+        self.cancel_give_back();
         self.intents.wake();
         self.queue.wake_worker();
         self.reclaimer.wake();

@@ -24,6 +24,7 @@
 //! | `image` | stop, and the index image of a clean stop |
 //! | `recover` | the start after a crash |
 //! | `resize` | more regions, and fewer |
+//! | `give_back` | giving space back to other caches on the device |
 //! | `read` | hits, partial hits, misses |
 //! | `write` | write-through, write-around, pass-through, trim, write-zeroes |
 //! | `dirty_write` | writes that stay in the cache, acknowledged when they have landed |
@@ -32,6 +33,7 @@
 //! | `packing` | compression before an append |
 //! | `room` | waiting for space in the log |
 //! | `reclaim` | freeing the oldest regions |
+//! | `space` | taking and giving back the space of regions |
 //! | `writeback_runs` | writing dirty blocks to the origin |
 //! | `load` | the contents of one block |
 //! | `devices` | reads of the cache device |
@@ -63,6 +65,7 @@ mod errors;
 mod fence;
 mod fragment;
 mod gather;
+mod give_back;
 mod identity;
 mod image;
 mod intents;
@@ -87,6 +90,7 @@ mod room;
 mod sending;
 #[cfg(test)]
 mod simulated;
+mod space;
 mod stable;
 mod stale;
 mod start;
@@ -102,10 +106,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_device::{Env, IoBuf};
+use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
-use crate::format::geometry::Geometry;
+use crate::format::geometry::{Geometry, REGIONS_MIN};
 use crate::host_record::HostRecords;
 use crate::policy::{Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
@@ -220,6 +224,11 @@ impl<P: Platform> Shard<P> {
         );
         assert!(epoch.0 > 0, "openings are numbered from 1");
         let (stats, place) = (Rc::new(Stats::default()), (&geometry, number));
+        // On a shared device, how many regions have space is known only when the shard starts: the policy begins as small as it can.
+        let room = match cache.shares_space() {
+            true => geometry.region_bytes * u64::from(REGIONS_MIN),
+            false => geometry.shard_len(),
+        };
         let cache = CacheIo::new(
             cache,
             env.clone(),
@@ -251,7 +260,7 @@ impl<P: Platform> Shard<P> {
             env,
             cache,
             origin,
-            tuning: Tuning::new(settings, geometry.shard_len() / BLOCK_BYTES as u64),
+            tuning: Tuning::new(settings, room / BLOCK_BYTES as u64),
             map: BlockMap::new(&geometry),
             log: SegmentLog::new(
                 geometry,
@@ -317,7 +326,11 @@ impl<P: Platform> Shard<P> {
         let map = &self.map;
         let log = &self.log;
         let region_bytes = self.id.layout.region_bytes;
-        let (free, withheld) = log.unused_regions();
+        let (free, withheld) = match (log.unused_regions(), self.cache.shares_space()) {
+            // Regions without space are no part of this cache: others use them.
+            ((free, _), true) => (free, 0),
+            (unused, false) => unused,
+        };
         let peaks = &self.stats.peaks;
         let depth = |now, peak: &Cell<u64>| QueueDepth {
             now,
@@ -333,7 +346,10 @@ impl<P: Platform> Shard<P> {
             index_bytes: map.memory_bytes(),
             other_memory_bytes: (self.tuning.memory_bytes() + log.memory_bytes() + self.order.memory_bytes())
                 as u64,
-            capacity_bytes: log.region_count() * region_bytes,
+            capacity_bytes: match self.cache.shares_space() {
+                true => u64::from(log.regions_with_space()) * region_bytes,
+                false => log.region_count() * region_bytes,
+            },
             ring_bytes: Ring::ALL.map(|ring| log.regions_of(ring) * region_bytes),
             free_bytes: (free + withheld) as u64 * region_bytes,
             withheld_bytes: withheld as u64 * region_bytes,
@@ -381,12 +397,15 @@ impl<P: Platform> Shard<P> {
 
     /// The dirty limit, in bytes of the device.
     fn dirty_limit(&self) -> u64 {
-        // Before, the withheld regions will have space when they are needed, as far as is known.
-        let unusable = match self.stats.counters.allocations_without_space.get() {
-            0 => 0,
-            _ => self.log.withheld_remaining() as u32,
+        let regions = match self.stats.counters.allocations_without_space.get() {
+            _ if self.cache.shares_space() => self.log.remaining_with_space(),
+            // The withheld regions will have space when they are needed, as far as is known.
+            0 => self.log.regions_remaining(),
+            _ => {
+                let unusable = self.log.withheld_remaining() as u32;
+                self.log.regions_remaining().saturating_sub(unusable)
+            }
         };
-        let regions = self.log.regions_remaining().saturating_sub(unusable);
         writeback::limit_bytes(
             regions,
             self.id.layout.region_bytes,
@@ -461,7 +480,10 @@ impl<P: Platform> Shard<P> {
         RingSizes {
             probation: self.log.regions_of(Ring::Probation) * region_bytes,
             main: self.log.regions_of(Ring::Main) * region_bytes,
-            total: u64::from(self.log.regions_remaining()) * region_bytes,
+            total: match self.cache.shares_space() {
+                true => u64::from(self.log.remaining_with_space()) * region_bytes,
+                false => u64::from(self.log.regions_remaining()) * region_bytes,
+            },
         }
     }
 

@@ -10,9 +10,7 @@ use std::time::Duration;
 use flaz_device::{DeviceError, Env, IoBuf};
 use futures_util::future::join;
 
-use super::fence::NO_SPACE;
 use super::gather::{Limits, neighbours};
-use super::io::CacheIo;
 use super::log::{Append, Appended, Class, Copies, Victim};
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::tasks::Phase;
@@ -72,8 +70,12 @@ impl<P: Platform> Shard<P> {
             let is_wanted = || !shard.is_stopping() && !shard.cache.is_fenced() && shard.log.wants_reclaim();
             while is_wanted() {
                 let lacks = shard.log.wants_space() || shard.log.free_regions() == 0;
-                // Since the allocation began, the shard may have begun to stop, and others may reclaim.
-                if lacks && shard.allocate_one().await || !is_wanted() {
+                let helped = match shard.log.must_give() {
+                    true => shard.give_one().await,
+                    false => lacks && shard.allocate_one().await,
+                };
+                // Since that began, the shard may have begun to stop, and others may reclaim.
+                if helped || !is_wanted() {
                     continue;
                 }
                 if !shard.reclaim_one(shard.log.keeps_clean()).await {
@@ -85,38 +87,6 @@ impl<P: Platform> Shard<P> {
             }
             shard.reclaimer.wanted().await;
         }
-    }
-
-    /// Allocates the space of a withheld region and makes it free; false if there is none, or no space. It is tried again for
-    /// each region that is needed: the file system may have space then.
-    pub(super) async fn allocate_one(self: &Rc<Self>) -> bool {
-        let Some(region) = self.log.take_withheld() else {
-            return false;
-        };
-        let (position, len) = (self.id.position_of(region), self.id.layout.region_bytes);
-        let Err(error) = self.cache.allocate(position, len).await else {
-            self.log.add_free(region);
-            self.pump_writes();
-            return true;
-        };
-        self.log.withhold_again(region);
-        if CacheIo::<P>::is_no_space(&error) {
-            let counter = &self.stats.counters.allocations_without_space;
-            if counter.get() == 0 {
-                tracing::warn!(
-                    shard = self.id.number,
-                    "{NO_SPACE}: {} of {} regions are not used until there is space",
-                    self.log.withheld_regions(),
-                    self.log.region_count()
-                );
-            }
-            count(counter, 1);
-            // The dirty limit is lower now.
-            self.writeback.note_limit();
-        } else {
-            self.cache_error(&error);
-        }
-        false
     }
 
     /// Reclaims one region; false if no ring has one, or if there is no place for its dirty blocks. With `keep`, used blocks
@@ -527,6 +497,9 @@ impl<P: Platform> Shard<P> {
             // Newer versions of the dirty records in this region must be stable before the records are gone. On failure the
             // device has been fenced.
             self.make_log_stable().await;
+        }
+        if planted(PlantedBug::ChunkGivenBackEarly) && self.log.must_give() {
+            let _ = self.cache.deallocate(position, region_bytes).await;
         }
         if !self.cache.is_fenced() {
             match self.tell_of_free(victim).await {

@@ -15,10 +15,10 @@ use crate::units::BLOCK_BYTES;
 /// Regions whose manifest entries are written at a time.
 const MANIFEST_REGIONS_MAX: usize = 1024;
 
-/// How far shards are with a shrink.
+/// How far shards are with a shrink, or with giving space back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shrinking {
-    /// Regions to give up that are still in use.
+    /// Regions to give up that are still in use, or whose space is still to be given back.
     pub regions_left: u64,
     /// Bytes of dirty data above what fits in the smaller cache: they are written to the origin first.
     pub dirty_bytes_left: u64,
@@ -57,6 +57,14 @@ pub enum ResizeStep {
     EndShrink(u32),
     /// Call a shrink off: all regions remain.
     CancelShrink,
+    /// Count the regions that [`ResizeStep::BeginGiveBack`] would give back, and change nothing.
+    CountGiveBack(u32),
+    /// Only the first so many of the cache's regions with space shall keep it: see `shard::give_back`. Only on a shared device.
+    BeginGiveBack(u32),
+    /// Report how far that is, and give space back once dirty blocks fit in the rest. To be repeated until it is not unfinished.
+    ContinueGiveBack,
+    /// Call it off: regions that still have space keep it.
+    CancelGiveBack,
 }
 
 impl<P: Platform> Shard<P> {
@@ -67,8 +75,12 @@ impl<P: Platform> Shard<P> {
             ResizeStep::Grow(regions) => self.grow(regions),
             ResizeStep::BeginShrink(regions) => self.begin_shrink(regions),
             ResizeStep::ContinueShrink => return self.continue_shrink(),
-            ResizeStep::EndShrink(regions) => self.end_shrink(regions),
+            ResizeStep::EndShrink(regions) => self.end_shrink(regions).await,
             ResizeStep::CancelShrink => self.cancel_shrink(),
+            ResizeStep::CountGiveBack(below) => return self.givable(below),
+            ResizeStep::BeginGiveBack(below) => self.begin_give_back(below),
+            ResizeStep::ContinueGiveBack => return self.continue_give_back(),
+            ResizeStep::CancelGiveBack => self.cancel_give_back(),
         }
         Shrinking {
             fenced: self.cache.is_fenced(),
@@ -94,17 +106,21 @@ impl<P: Platform> Shard<P> {
     fn grow(self: &Rc<Self>, regions: u32) {
         self.log.grow(regions, self.cache.is_sparse());
         self.pump_writes();
-        self.writeback.note_limit();
+        self.space_changed();
         self.want_reclaim();
     }
 
-    fn end_shrink(self: &Rc<Self>, regions: u32) {
+    /// On a shared device, the space of regions that do not exist is given back: also that which a crash has left to them.
+    async fn end_shrink(self: &Rc<Self>, regions: u32) {
         if self.log.region_count() > u64::from(regions) {
             self.log.cut();
+            self.space_changed();
         }
+        self.give_beyond(regions).await;
     }
 
     fn begin_shrink(self: &Rc<Self>, regions: u32) {
+        self.cancel_give_back();
         self.log.plan_shrink(regions);
         self.writeback.note_limit();
         self.writeback.wake();

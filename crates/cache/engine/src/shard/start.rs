@@ -4,17 +4,13 @@ use std::rc::Rc;
 
 use super::tasks::Phase;
 use super::{Platform, Shard};
-use crate::format::geometry::REGIONS_MIN;
 use crate::settings::Settings;
 
 impl<P: Platform> Shard<P> {
     /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, write back, and mark stable
     /// lengths.
     pub fn start(self: &Rc<Self>) {
-        if self.cache.is_sparse() {
-            // The first regions have had their space since the cache was created.
-            self.log.withhold(REGIONS_MIN);
-        }
+        self.withhold_regions();
         self.tasks.enter(Phase::Serving);
         let (tasks, env) = (&self.tasks, &self.env);
         tasks.spawn(env, Self::admit_task(Rc::clone(self)));

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the policy is of the kind that the settings name.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 
 use crate::policy::{Admission, Fate, Policy, Ring, RingSizes, block_key};
 use crate::settings::Settings;
@@ -13,7 +13,7 @@ pub(super) struct Tuning {
     settings: RefCell<Settings>,
     policy: RefCell<Box<dyn Policy>>,
     /// Number of uncompressed blocks that fit in the shard.
-    room: u64,
+    room: Cell<u64>,
 }
 
 impl Tuning {
@@ -22,7 +22,14 @@ impl Tuning {
         Self {
             policy: RefCell::new(settings.policy.build(room)),
             settings: RefCell::new(settings),
-            room,
+            room: Cell::new(room),
+        }
+    }
+
+    /// The shard fits `room` uncompressed blocks from now on.
+    pub(super) fn set_room(&self, room: u64) {
+        if self.room.replace(room) != room {
+            self.policy.borrow_mut().capacity(room);
         }
     }
 
@@ -34,7 +41,7 @@ impl Tuning {
     pub(super) fn change(&self, change: &Settings, cached: u64) {
         let before = self.settings.replace(change.clone());
         if before.policy != change.policy {
-            let mut policy = change.policy.build(self.room);
+            let mut policy = change.policy.build(self.room.get());
             policy.cached_blocks(cached);
             *self.policy.borrow_mut() = policy;
         }

@@ -321,6 +321,27 @@ impl<P: Platform> CacheIo<P> {
         self.device.is_sparse()
     }
 
+    /// Whether other users may take the space that this cache does not have: that there is none is ordinary then.
+    pub(in crate::shard) fn shares_space(&self) -> bool {
+        self.device.shares_space()
+    }
+
+    /// Whether a range is known to have its space.
+    pub(in crate::shard) fn has_space(&self, position: u64, len: u64) -> bool {
+        self.device.has_space(position, len)
+    }
+
+    /// Gives the space of a region back. From now on its bytes may be those of another cache. Nothing of this one is there any more:
+    /// see `shard::space`.
+    ///
+    /// # Errors
+    /// The device's, or it is fenced: the region has its space or not.
+    pub(in crate::shard) async fn deallocate(&self, position: u64, len: u64) -> Result<(), DeviceError> {
+        assert!(self.shares_space(), "others can use it");
+        self.refused(DeviceOp::Discard, position, len)?;
+        self.device.deallocate(position, len).await
+    }
+
     /// Allocates the space of a range.
     ///
     /// # Errors

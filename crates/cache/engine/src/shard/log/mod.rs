@@ -352,9 +352,10 @@ impl SegmentLog {
 
     // Regions.
 
-    /// Whether a region must be reclaimed now: one will be needed soon and only the reserved one is free, or the log shrinks.
+    /// Whether a region must be reclaimed now: one will be needed soon and only the reserved one is free, or the log shrinks, or gives
+    /// space back.
     pub(super) fn wants_reclaim(&self) -> bool {
-        self.wants_space() || self.must_free()
+        self.wants_space() || self.must_free() || self.must_give()
     }
 
     /// Whether only the reserved region is free, and one will be needed soon.
@@ -515,9 +516,19 @@ impl SegmentLog {
         self.state.borrow().regions.keeps_clean()
     }
 
-    /// Withholds free regions from `first` on: they are not used until [`SegmentLog::add_free`].
-    pub(super) fn withhold(&self, first: u32) {
-        self.state.borrow_mut().regions.withhold(first);
+    /// Withholds free regions without space: they are not used until [`SegmentLog::add_free`].
+    pub(super) fn withhold(&self, has_space: impl Fn(u32) -> bool) {
+        self.state.borrow_mut().regions.withhold(has_space);
+    }
+
+    /// Number of regions that have space, whatever their use.
+    pub(super) fn regions_with_space(&self) -> u32 {
+        self.state.borrow().regions.with_space()
+    }
+
+    /// Number of regions that have space and shall keep it.
+    pub(super) fn remaining_with_space(&self) -> u32 {
+        self.state.borrow().regions.remaining_with_space()
     }
 
     /// Number of withheld regions.
@@ -547,6 +558,55 @@ impl SegmentLog {
     /// A region that was withheld cannot be used yet.
     pub(super) fn withhold_again(&self, region: u32) {
         self.state.borrow_mut().regions.withhold_again(region);
+    }
+
+    // Giving space back: see `regions::giving`.
+
+    /// Only `keep` regions shall keep their space.
+    pub(super) fn plan_giving(&self, keep: u32) {
+        self.state.borrow_mut().regions.plan_giving(keep);
+        self.wake_room();
+    }
+
+    /// Dirty blocks fit in the regions that keep their space.
+    pub(super) fn begin_giving(&self) {
+        self.state.borrow_mut().regions.begin_giving();
+    }
+
+    /// Whether the space of regions is to be given back.
+    pub(super) fn is_giving(&self) -> bool {
+        self.state.borrow().regions.is_giving()
+    }
+
+    /// Whether reclaim must go on to give space back.
+    pub(super) fn must_give(&self) -> bool {
+        self.state.borrow().regions.must_give()
+    }
+
+    /// Number of regions whose space is still to be given back.
+    pub(super) fn left_to_give(&self) -> u32 {
+        self.state.borrow().regions.left_to_give()
+    }
+
+    /// Takes a free region to give its space back, for [`SegmentLog::given`].
+    pub(super) fn take_to_give(&self) -> Option<u32> {
+        self.state.borrow_mut().regions.take_to_give()
+    }
+
+    /// The space of a region was given back, or may have been.
+    pub(super) fn given(&self, region: u32) {
+        let mut state = self.state.borrow_mut();
+        state.regions.withhold_again(region);
+        if state.regions.end_if_given() {
+            drop(state);
+            self.wake_room();
+        }
+    }
+
+    /// Calls it off.
+    pub(super) fn cancel_giving(&self) {
+        self.state.borrow_mut().regions.cancel_giving();
+        self.wake_room();
     }
 
     /// The first free regions, up to a maximum.

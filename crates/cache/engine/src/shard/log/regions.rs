@@ -1,16 +1,19 @@
 //! The regions of a shard: free ones, open ones, and the two rings of full ones.
 //!
-//! Invariants: a region is in exactly one of: free list, withheld, open in one ring, a ring, being reclaimed. Its live count
-//! is the number of index entries that point to it. A withheld region is free in the manifest; it is not opened, because the
-//! cache device may have no space for it. The table takes 16 bytes a region, including the lists: small
+//! Invariants: a region is in exactly one of: free list, withheld, open in one ring, a ring, being reclaimed, its space being taken
+//! or given back. Its live count is the number of index entries that point to it. A withheld region is free in the manifest; it is not
+//! opened, because the cache device may have no space for it. The table takes 16 bytes a region, including the lists: small
 //! caches have small regions, and the table counts as memory that grows with the cache.
 //!
-//! The table grows at its end. To shrink it, its last regions are evacuated and removed: see [`shrink`].
+//! The table grows at its end. To shrink it, its last regions are evacuated and removed: see [`shrink`]. On a device that several
+//! caches share, it gives back the space of some: see [`giving`].
 
+mod giving;
 mod shrink;
 
 use crate::policy::Ring;
 use crate::units::Sequence;
+use giving::Giving;
 use shrink::Shrink;
 
 /// Number of free regions reserved for reclaim, so that it can always move blocks.
@@ -162,6 +165,10 @@ pub(crate) struct Regions {
     remaining: Option<u32>,
     /// The others are being given up.
     shrink: Option<Shrink>,
+    /// Regions whose space is being allocated or given back: they are in no list.
+    moving: u32,
+    /// The space of some regions is being given back.
+    giving: Option<Giving>,
     /// Full regions, oldest first, by ring number.
     rings: [List; 2],
     /// Regions that are not free, by ring number.
@@ -180,6 +187,8 @@ impl Regions {
             apart: List::EMPTY,
             remaining: None,
             shrink: None,
+            moving: 0,
+            giving: None,
             rings: [List::EMPTY; 2],
             taken: [0; 2],
             pins: Vec::new(),
@@ -325,13 +334,18 @@ impl Regions {
         self.push(list, number);
     }
 
-    /// Withholds the free regions from `first` on.
-    pub(crate) fn withhold(&mut self, first: u32) {
+    /// Withholds the free regions without space.
+    pub(crate) fn withhold(&mut self, has_space: impl Fn(u32) -> bool) {
         let free: Vec<u32> = self.free().collect();
         self.free = List::EMPTY;
         for number in free {
-            self.push(if number < first { In::Free } else { In::Withheld }, number);
+            self.push(if has_space(number) { In::Free } else { In::Withheld }, number);
         }
+    }
+
+    /// Number of regions that have space.
+    pub(crate) fn with_space(&self) -> u32 {
+        self.len() - self.withheld.len - self.apart.len - self.moving
     }
 
     /// Number of withheld regions that may be allocated.
@@ -341,18 +355,26 @@ impl Regions {
 
     /// Takes the region that was withheld first.
     pub(crate) fn take_withheld(&mut self) -> Option<u32> {
-        self.pop_oldest(In::Withheld)
+        let number = self.pop_oldest(In::Withheld)?;
+        self.moving += 1;
+        Some(number)
     }
 
-    /// A region that was withheld becomes free.
+    /// The space of a region has been allocated: it becomes free.
     pub(crate) fn add_free(&mut self, number: u32) {
-        assert_eq!(self.at(number).state, RegionState::Free);
+        self.end_move(number);
         self.push_free(number);
     }
 
-    /// Withholds a region again.
-    pub(crate) fn withhold_again(&mut self, number: u32) {
+    fn end_move(&mut self, number: u32) {
         assert_eq!(self.at(number).state, RegionState::Free);
+        assert!(self.moving > 0, "its space was being allocated or given back");
+        self.moving -= 1;
+    }
+
+    /// Withholds a region whose space could not be allocated, or was given back.
+    pub(crate) fn withhold_again(&mut self, number: u32) {
+        self.end_move(number);
         let list = if self.is_given_up(number) {
             In::Apart
         } else {
@@ -392,7 +414,7 @@ impl Regions {
     /// Opens a free region. Only reclaim may take the last one.
     pub(crate) fn take(&mut self, ring: Ring, generation: Sequence, for_reclaim: bool) -> Option<u32> {
         let reserved = if for_reclaim { 0 } else { FREE_REGIONS_RESERVED };
-        let number = if self.free_len() > reserved {
+        let number = if self.free_len() > reserved && (for_reclaim || self.spend_credit()) {
             self.pop_oldest(In::Free)?
         } else {
             self.take_given_up(for_reclaim)?
@@ -430,6 +452,7 @@ impl Regions {
         let number = self.pop_oldest(In::Ring(ring))?;
         assert_eq!(self.at(number).state, RegionState::Full);
         self.note_full(number, -1);
+        self.note_judged();
         self.update(number, |region| region.state = RegionState::Reclaiming);
         Some(number)
     }
@@ -462,6 +485,7 @@ impl Regions {
         self.taken[region.ring.index()] -= 1;
         self.push_free(number);
         self.note_released(number);
+        self.earn_credit();
     }
 
     /// Number of regions of `ring`, including the open one.
@@ -550,7 +574,7 @@ mod tests {
     #[test]
     fn withheld_regions_are_not_opened() {
         let mut regions = Regions::all_free(5);
-        regions.withhold(2);
+        regions.withhold(|number| number < 2);
         assert_eq!((regions.free_len(), regions.withheld_len()), (2, 3));
         assert_eq!(regions.take(Ring::Main, Sequence(1), true), Some(0));
         assert_eq!(regions.take(Ring::Main, Sequence(2), true), Some(1));

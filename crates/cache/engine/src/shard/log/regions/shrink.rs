@@ -14,9 +14,9 @@ use super::{FREE_REGIONS_RESERVED, In, List, NONE, Packed, Region, RegionState, 
 use crate::policy::Ring;
 
 /// Reclaims in which clients may take one of the regions that are given up, so that they are not held up until others are free.
-const CREDIT: u32 = 16;
+pub(super) const CREDIT: u32 = 16;
 /// Laps over all regions in which reclaim keeps blocks as the policy says.
-const LAPS_KEEPING: u64 = 2;
+pub(super) const LAPS_KEEPING: u64 = 2;
 
 /// The shrink under way.
 #[derive(Debug)]
@@ -43,6 +43,7 @@ impl Regions {
     /// Only `count` regions shall remain: [`Regions::give_up`] follows.
     pub(crate) fn plan_shrink(&mut self, count: u32) {
         assert!(self.remaining.is_none(), "one shrink at a time");
+        assert!(!self.is_giving(), "the space of no region is being given back");
         assert!(
             (1..=self.len()).contains(&count),
             "{count} of {} remain",
@@ -154,7 +155,7 @@ impl Regions {
 
     /// Whether reclaim keeps clean blocks as the policy says; otherwise it drops them.
     pub(crate) fn keeps_clean(&self) -> bool {
-        self.shrink.as_ref().is_none_or(|shrink| shrink.keeping > 0)
+        self.shrink.as_ref().is_none_or(|shrink| shrink.keeping > 0) && self.giving_keeps_clean()
     }
 
     /// Seals the regions that are given up, if none is in use and another one is free for reclaim. Returns whether they are sealed.
@@ -200,6 +201,13 @@ impl Regions {
     pub(crate) fn free_for_reclaim(&self) -> usize {
         let sealed = !self.is_shrinking();
         self.free_len() + if sealed { 0 } else { self.spare.len as usize }
+    }
+
+    /// Number of regions that have space and shall keep it. Reclaim and dirty blocks have no more.
+    pub(crate) fn remaining_with_space(&self) -> u32 {
+        let without = self.withheld_remaining() as u32 + self.moving;
+        let remaining = self.remaining().saturating_sub(without);
+        self.kept_space().map_or(remaining, |keep| keep.min(remaining))
     }
 
     /// Number of free regions whose space is allocated, and of those whose space is not.
@@ -340,7 +348,7 @@ mod tests {
     #[test]
     fn a_shrink_that_is_called_off_changes_nothing() {
         let mut regions = filled();
-        regions.withhold(7);
+        regions.withhold(|number| number < 7);
         give_up(&mut regions, 3);
         assert_eq!((regions.free_len(), regions.withheld_len()), (0, 0));
         assert_eq!(regions.take_withheld(), None);
@@ -355,7 +363,7 @@ mod tests {
     fn a_region_that_is_being_allocated_is_waited_for() {
         for allocated in [false, true] {
             let mut regions = Regions::all_free(8);
-            regions.withhold(6);
+            regions.withhold(|number| number < 6);
             assert_eq!(regions.take_withheld(), Some(6));
             give_up(&mut regions, 4);
             assert_eq!(regions.given_up_used(), 0);

@@ -1,0 +1,214 @@
+//! Disks, a pool on one of them, and the caches of its volumes.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flaz_codec::CodecSpec;
+use flaz_device::{Device, Env};
+use flaz_engine::cache::resize::Resizing;
+use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Sizes, create};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions, SharedSpace};
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::router::{CachedVolume, LocalShards};
+use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::shard::Platform;
+use flaz_engine::stats::StatsSnapshot;
+use flaz_pool::pool::ChunksOf;
+use flaz_pool::{Pool, VolumeDevice, VolumeMap, VolumeOptions};
+use flaz_sim::{DiscardMode, DiskConfig, SimDisk, SimEnv};
+use uuid::Uuid;
+
+use crate::sectors::{BLOCK_SECTORS, fill};
+
+pub const CHUNK: u64 = 128 << 10;
+/// Two volumes with the least regions fill half of it.
+pub const POOL_LEN: u64 = 6 << 20;
+pub const ORIGIN_LEN: u64 = 8 << 20;
+pub const BLOCK: u64 = 4096;
+/// Longest time that giving back takes on devices that are well.
+const GIVE_BACK_MOST: Duration = Duration::from_secs(60);
+
+/// The device of a volume's cache.
+pub type Shared = VolumeDevice<SimDisk, ChunksOf<SimDisk>>;
+
+pub struct Simulated;
+
+impl Platform for Simulated {
+    type Env = SimEnv;
+    type Cache = Shared;
+    type Origin = SimDisk;
+}
+
+/// What a volume is created with, and opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    pub name: &'static str,
+    pub mode: Mode,
+    pub shards: u32,
+    pub policy: PolicyKind,
+}
+
+impl Spec {
+    pub fn new(name: &'static str, mode: Mode) -> Self {
+        Self {
+            name,
+            mode,
+            shards: 1,
+            policy: PolicyKind::S3Fifo,
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            mode: self.mode,
+            policy: self.policy,
+            codec: "none".parse().expect("a codec"),
+            dirty_percent: 50,
+            ..Settings::default()
+        }
+    }
+}
+
+/// An origin whose sectors have version 0.
+pub fn origin_config() -> DiskConfig {
+    DiskConfig {
+        discard_mode: DiscardMode::Zero,
+        background: Some(Arc::new(|page, bytes| fill(page * BLOCK_SECTORS, 0, bytes))),
+        ..DiskConfig::fast(ORIGIN_LEN)
+    }
+}
+
+/// Adds a volume to a pool, with an empty cache.
+pub async fn add(pool: &Rc<Pool<SimDisk>>, spec: &Spec) -> u32 {
+    let superblock = pool.superblock();
+    let space = SharedSpace {
+        chunk_bytes: superblock.layout.chunk_bytes,
+        chunks: superblock.chunks,
+    };
+    let wish = GeometryOptions {
+        extent_bytes: Some(32 << 10),
+        shard_count: Some(spec.shards),
+        ..GeometryOptions::default()
+    };
+    let geometry = Geometry::plan_shared(space, 512, ORIGIN_LEN, wish).expect("fits");
+    // The first bytes distinguish the caches.
+    let id = u128::from(crc32c::crc32c(spec.name.as_bytes()));
+    let options = VolumeOptions {
+        uuid: Uuid::from_u128(id << 96 | 1),
+        name: spec.name.to_owned(),
+        front_bytes: geometry.data_offset(),
+        at_least: 0,
+        at_most: 0,
+    };
+    let uuid = options.uuid;
+    let prepared = pool.prepare(options).await.expect("there is room");
+    let number = prepared.number();
+    let device = pool.open_volume(number).expect("it is prepared");
+    assert_eq!(device.len(), geometry.device_len, "as planned");
+    let options = CreateOptions {
+        uuid,
+        created_unix_s: 0,
+        wish: Sizes::Planned(geometry),
+        codec: CodecSpec::default(),
+        origin_len: ORIGIN_LEN,
+        origin_identity: spec.name.into(),
+        origin_path: spec.name.into(),
+    };
+    create(&device, options).await.expect("it is well");
+    pool.commit(prepared).await.expect("it is well");
+    number
+}
+
+/// The cache of a volume, open.
+pub struct Live {
+    pub env: SimEnv,
+    pub number: u32,
+    pub pool: Rc<Pool<SimDisk>>,
+    pub map: Arc<VolumeMap>,
+    pub device: Shared,
+    pub origin: Rc<SimDisk>,
+    /// `None` while it is being changed.
+    pub cache: RefCell<Option<LocalCache<Simulated>>>,
+    pub volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
+    /// Its origin has failed: requests may have failed too.
+    pub failed: Cell<bool>,
+}
+
+impl Live {
+    pub async fn open(
+        env: &SimEnv,
+        pool: &Rc<Pool<SimDisk>>,
+        spec: Spec,
+        origin: &Rc<SimDisk>,
+    ) -> Result<Self, CacheError> {
+        let number = pool.volume(spec.name).expect("it exists").number;
+        let device = pool.open_volume(number).expect("it exists");
+        let cache = LocalCache::open(
+            env.clone(),
+            Rc::new(device.clone()),
+            Rc::clone(origin),
+            spec.settings(),
+        );
+        let cache = cache.await?;
+        let volume = CachedVolume::new(cache.shards(), Rc::clone(origin), ORIGIN_LEN, 0);
+        Ok(Self {
+            env: env.clone(),
+            number,
+            pool: Rc::clone(pool),
+            map: pool.map(number).expect("it exists"),
+            device,
+            origin: Rc::clone(origin),
+            cache: RefCell::new(Some(cache)),
+            volume,
+            failed: Cell::new(false),
+        })
+    }
+
+    /// Chunks of regions; the volume also has those of its front.
+    pub fn regions_with_space(&self) -> u32 {
+        self.pool.chunks_of(self.number) - self.map.front_parts()
+    }
+
+    pub fn stats(&self) -> StatsSnapshot {
+        self.cache.borrow().as_ref().expect("it is open").stats()
+    }
+
+    /// Gives up to `regions` regions back; `patience` after that it is called off. Returns whether it ended. The volume takes no
+    /// other ones until its limit is lifted.
+    pub async fn give_back(&self, regions: u64, patience: Option<Duration>) -> Result<bool, CacheError> {
+        let chunks = self.pool.chunks_of(self.number);
+        self.map.set_limit(chunks.saturating_sub(regions as u32));
+        let begun = self.env.now();
+        let mut cache = self.cache.take().expect("one change at a time");
+        let mut step = cache.begin_give_back(regions).await;
+        let ended = loop {
+            match step {
+                Ok(Resizing::Done) => break Ok(true),
+                Ok(Resizing::Shrinking(state)) => {
+                    let took = self.env.now().since(begun);
+                    assert!(
+                        took < GIVE_BACK_MOST || self.failed.get(),
+                        "it does not end: {state:?}"
+                    );
+                    if patience.is_some_and(|patience| took > patience) {
+                        cache.cancel_give_back().await?;
+                        break Ok(false);
+                    }
+                }
+                Err(error) => break Err(error),
+            }
+            self.env.sleep(Duration::from_millis(2)).await;
+            step = cache.continue_give_back().await;
+        };
+        *self.cache.borrow_mut() = Some(cache);
+        ended
+    }
+
+    pub async fn stop(self) -> Result<(), CacheError> {
+        let cache = self.cache.take().expect("nobody changes it");
+        drop(self.volume);
+        cache.stop().await.map(drop)
+    }
+}
