@@ -14,6 +14,8 @@
 //! < {"v":1,"ok":true,"resized":{..}}                 a ResizeReport: done
 //! > {"v":1,"cmd":"volume-resize"}                    the origin has grown: serve all of it
 //! < {"v":1,"ok":true,"volume":{..}}                  a VolumeResizeReport
+//! > {"v":1,"cmd":"give-space","bytes":1048576,"need":7}   for another volume of the cache device: see ShareReport
+//! < {"v":1,"ok":true,"gives_bytes":262144}           what it begins to give back; 0 if it needs it itself
 //! > {"v":1,"cmd":"detach"}                           the same, and write-through from now on; then stop
 //! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once
 //! < {"v":1,"ok":true,"dirty_blocks":0}               what the origin lacks; not known at once
@@ -60,6 +62,13 @@ pub enum Request {
     ContinueResize {},
     /// Serve all of an origin that has grown.
     VolumeResize {},
+    /// Give space of the cache device back, for another volume.
+    GiveSpace {
+        /// At most as many bytes.
+        bytes: u64,
+        /// How much the other volume needs it.
+        need: u64,
+    },
     /// Write all dirty blocks to the origin, set write-through, and leave an empty cache at the stop that follows.
     Detach {},
     /// Stop cleanly.
@@ -100,6 +109,11 @@ pub enum Reply {
     Resized(ResizeReport),
     /// To a resize: it is not done yet.
     Shrinking(ShrinkProgress),
+    /// To a request for space.
+    Gives {
+        /// Bytes that are given back from now on.
+        bytes: u64,
+    },
     /// Done; or begun, for a stop that does not wait.
     Done,
     /// To a stop: it was not begun, because of these users.
@@ -132,6 +146,8 @@ struct Wire {
     resized: Option<ResizeReport>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shrinking: Option<ShrinkProgress>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gives_bytes: Option<u64>,
 }
 
 /// Why a line is not a valid request or reply, with a message for the user.
@@ -215,6 +231,10 @@ impl Reply {
                 shrinking: Some(progress),
                 ..
             } => Self::Shrinking(progress),
+            Wire {
+                gives_bytes: Some(bytes),
+                ..
+            } => Self::Gives { bytes },
             Wire { .. } => Self::Done,
         })
     }
@@ -233,6 +253,7 @@ impl Reply {
             users: None,
             resized: None,
             shrinking: None,
+            gives_bytes: None,
         };
         match self {
             Self::Status(status) => wire.status = Some(status.clone()),
@@ -241,6 +262,7 @@ impl Reply {
             Self::Left { dirty_blocks } => wire.dirty_blocks = Some(*dirty_blocks),
             Self::Resized(report) => wire.resized = Some(*report),
             Self::Shrinking(progress) => wire.shrinking = Some(*progress),
+            Self::Gives { bytes } => wire.gives_bytes = Some(*bytes),
             Self::Done => {}
             Self::InUse { users } => {
                 wire.ok = false;
@@ -295,6 +317,7 @@ mod tests {
         };
         for request in [
             Request::Status {},
+            Request::GiveSpace { bytes: 4096, need: 7 },
             Request::Set(patch.clone()),
             Request::SetUntilRestart(patch),
             Request::Flush {},

@@ -148,6 +148,9 @@ pub struct LiveReport {
     /// Dirty blocks; absent in reports of older daemons.
     #[serde(default)]
     pub write_back: WriteBackReport,
+    /// Absent unless the cache is that of a volume on a shared cache device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareReport>,
     /// Absent unless the cache becomes smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shrink: Option<ShrinkReport>,
@@ -519,6 +522,24 @@ pub struct ShrinkProgress {
     pub regions_left: u64,
     /// Bytes of dirty data to write to the origin before, because they do not fit in the smaller cache.
     pub dirty_bytes_left: u64,
+}
+
+/// What a volume has of its cache device, and how much more would help it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ShareReport {
+    /// Name of the volume.
+    pub volume: String,
+    /// Bytes that it has.
+    pub held_bytes: u64,
+    /// Bytes that no other volume gets.
+    pub at_least_bytes: u64,
+    /// The most that it gets, in bytes; null: no limit.
+    pub at_most_bytes: Option<u64>,
+    /// Bytes of the device that no volume has.
+    pub free_bytes: u64,
+    /// Hits a day, for each MiB that it has, on blocks that left its cache a short time ago: about what another MiB would serve. The
+    /// volume with the larger need gets space of the one with the smaller need.
+    pub need: u64,
 }
 
 /// A cache device that volumes share: the result of `flaz create --shared`.

@@ -43,6 +43,8 @@ pub struct VolumeMap {
     map: Box<[AtomicU32]>,
     /// Most chunks that the volume takes for now.
     limit: AtomicU32,
+    /// How often the volume asked for a chunk, and there was none for it.
+    shortages: AtomicU64,
     /// Failed flushes of the cache device that the volume knows of.
     failed_flushes: AtomicU64,
 }
@@ -57,6 +59,7 @@ impl VolumeMap {
             chunks: AtomicU32::new(chunks),
             map: (0..parts).map(|_| AtomicU32::new(NONE)).collect(),
             limit: AtomicU32::new(u32::MAX),
+            shortages: AtomicU64::new(0),
             failed_flushes: AtomicU64::new(0),
         }
     }
@@ -92,6 +95,12 @@ impl VolumeMap {
     pub fn chunk(&self, index: u32) -> Option<u32> {
         let chunk = self.map.get(index as usize)?.load(Ordering::Acquire);
         (chunk != NONE).then_some(chunk)
+    }
+
+    /// How often the volume asked for a chunk, and there was none for it.
+    #[must_use]
+    pub fn shortages(&self) -> u64 {
+        self.shortages.load(Ordering::Relaxed)
     }
 
     /// Most chunks that the volume takes for now.
@@ -312,7 +321,10 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
             .pieces(offset, len)
             .filter(|piece| piece.position.is_none());
         for index in missing.map(|piece| piece.index).collect::<Vec<_>>() {
-            let taken = self.chunks.take(index).await;
+            let taken = self.chunks.take(index).await.inspect_err(|error| {
+                let is_short = error.kind() == io::ErrorKind::StorageFull;
+                self.map.shortages.fetch_add(is_short.into(), Ordering::Relaxed);
+            });
             taken.map_err(|source| DeviceError::new(DeviceOp::Write, offset, len, source))?;
         }
         Ok(())

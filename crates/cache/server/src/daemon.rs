@@ -1,6 +1,7 @@
 //! The running cache: how it is opened, the threads that drive it, and how it is closed.
 
 mod resize;
+mod share;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -76,6 +77,8 @@ pub struct Daemon {
     origin_path: PathBuf,
     /// Bytes of the origin that are served.
     origin_bytes: AtomicU64,
+    /// What is known of the share of the cache device. Locked before `lifecycle`.
+    share: Mutex<share::Known>,
     /// Held while the volume is resized: front ends are told the sizes in order.
     resizing: Mutex<()>,
     /// Why the origin cannot be written.
@@ -220,6 +223,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         settings: Mutex::new(settings),
         cache_report: Mutex::new(cache_report(&spec.cache, lifecycle.superblock())),
         resize: Mutex::default(),
+        share: Mutex::default(),
         origin_path,
         origin_bytes: AtomicU64::new(lifecycle.superblock().geometry.origin_len),
         resizing: Mutex::new(()),
@@ -395,6 +399,7 @@ impl Daemon {
             cache: &cache,
             origin: &origin,
             shrink: self.shrink(),
+            share: self.share_report(),
             origin_now: self.devices.origin.file().measure().ok(),
             origin_protection: self.origin_protection.as_deref(),
             started: self.started,
@@ -534,6 +539,9 @@ impl Daemon {
             tracing::warn!("the cache stays marked as dirty: {error}");
         }
         self.call_off_abandoned();
+        if let Err(error) = self.balance(span) {
+            tracing::warn!("the share of the cache device stays as it is: {error}");
+        }
     }
 
     /// Marks the cache as not dirty, once the mode is not write-back and the origin has every block: then damage to the cache

@@ -296,6 +296,11 @@ impl Handler {
                 );
                 Ok(Reply::VolumeResized(report))
             }
+            Request::GiveSpace { bytes, need } => {
+                let gives = self.running()?.give_space(bytes, need);
+                let bytes = gives.map_err(|error| chain(error.as_ref()))?;
+                Ok(Reply::Gives { bytes })
+            }
             Request::Detach {} => {
                 self.running()?.detach().map_err(|error| chain(error.as_ref()))?;
                 self.life.ask_to_stop(Reason::Detached);

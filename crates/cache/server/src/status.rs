@@ -7,8 +7,8 @@ use std::time::Instant;
 use flaz_control::report::{
     AdmissionReport, BlockDeviceReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport,
     LatencyReport, LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport,
-    QueueReport, REPORT_SCHEMA, ReclaimReport, ShrinkReport, SpaceReport, StatusReport, TrafficReport,
-    WriteBackReport,
+    QueueReport, REPORT_SCHEMA, ReclaimReport, ShareReport, ShrinkReport, SpaceReport, StatusReport,
+    TrafficReport, WriteBackReport,
 };
 use flaz_control::shell::quoted;
 use flaz_control::size::HumanBytes;
@@ -99,6 +99,8 @@ pub(crate) struct Facts<'a> {
     pub origin: &'a OriginReport,
     /// The change of the size under way.
     pub shrink: Option<ShrinkReport>,
+    /// What the volume has of a shared cache device.
+    pub share: Option<ShareReport>,
     /// Bytes of the origin now, if they are known.
     pub origin_now: Option<u64>,
     /// Why the origin cannot be written.
@@ -274,6 +276,7 @@ fn live_report(
         space: space(stats, facts),
         write_back: write_back(stats, cleaning),
         shrink: facts.shrink,
+        share: facts.share.clone(),
         traffic: TrafficReport {
             cache_read_bytes: counts.cache_read_bytes,
             cache_written_bytes: counts.cache_write_bytes,

@@ -118,6 +118,7 @@ pub fn example() -> StatusReport {
                 cleaned_blocks: 100_000,
                 ..Default::default()
             },
+            share: None,
             shrink: None,
             traffic: TrafficReport {
                 cache_read_bytes: 1_900_000_000,

@@ -6,9 +6,10 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use super::error::{CACHE_DEVICE, SafetyError};
-use super::file::{Access, failed, give_size, length, lock, open, open_shared};
+use super::file::{Access, failed, give_size, length, lock, open, open_exclusively, open_shared};
 use super::holders::{System, Use};
 use super::node::Node;
 use super::objections::Objections;
@@ -16,11 +17,13 @@ use super::probe::{self, Found};
 use super::signatures::Kind;
 use super::source::Source;
 
-/// A cache device that is open and held exclusively while this lives.
+/// A cache device that is open and held while this lives: exclusively, or together with the processes of other volumes.
 #[derive(Debug)]
 pub struct Claim {
     node: Node,
     file: File,
+    /// A block device that other processes use too, opened exclusively: `None` while one of them has it.
+    exclusive: OnceLock<File>,
     size_bytes: u64,
     made: bool,
     /// The objections that `--force` overrides.
@@ -46,6 +49,15 @@ impl Claim {
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Opens a shared block device exclusively, if no process of another volume has it: the kernel then keeps file systems off it.
+    pub(crate) fn take_over(&self) {
+        if self.exclusive.get().is_none()
+            && let Ok((file, true)) = open_exclusively(&self.node)
+        {
+            let _ = self.exclusive.set(file);
+        }
     }
 
     /// Size in bytes.
@@ -221,6 +233,7 @@ pub fn claim_for_create(
     Ok(Claim {
         node,
         file,
+        exclusive: OnceLock::new(),
         size_bytes,
         made: false,
         overruled: objections,
@@ -258,6 +271,7 @@ pub fn claim_existing(cache: &Path, access: Access) -> Result<Claim, SafetyError
     Ok(Claim {
         node,
         file,
+        exclusive: OnceLock::new(),
         size_bytes,
         made: false,
         overruled: Objections::default(),
@@ -270,14 +284,19 @@ pub fn claim_existing(cache: &Path, access: Access) -> Result<Claim, SafetyError
 /// It is missing, cannot be opened, or is used for anything else.
 pub fn claim_shared(device: &Path, access: Access) -> Result<Claim, SafetyError> {
     let node = self::cache(device)?;
-    let (file, _, claimed) = open_shared(&node, access)?;
+    let (file, is_exclusive, claimed) = open_shared(&node, access)?;
     if let Some(claim) = claimed {
         return Err(busy(device, &node, claim));
     }
     let size_bytes = length(&node, &file)?;
+    let exclusive = OnceLock::new();
+    if is_exclusive || !node.is_block_device() {
+        let _ = exclusive.set(file.try_clone().map_err(failed("open", device))?);
+    }
     Ok(Claim {
         node,
         file,
+        exclusive,
         size_bytes,
         made: false,
         overruled: Objections::default(),
@@ -323,6 +342,7 @@ pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
     Ok(Claim {
         node,
         file,
+        exclusive: OnceLock::new(),
         size_bytes,
         made: false,
         overruled: Objections::default(),
@@ -376,6 +396,7 @@ fn make(cache: &Path, permission: Permission) -> Result<Claim, SafetyError> {
         Ok(Claim {
             node,
             file,
+            exclusive: OnceLock::new(),
             size_bytes,
             made: true,
             overruled: Objections::default(),

@@ -88,6 +88,11 @@ fn open_unlocked(node: &Node, access: Access) -> Result<(File, Option<Use>), Saf
     Ok((file, claimed))
 }
 
+/// Opens a block device to hold it; false: another user holds it.
+pub(super) fn open_exclusively(node: &Node) -> Result<(File, bool), SafetyError> {
+    open_unlocked(node, Access::Read).map(|(file, claimed)| (file, claimed.is_none()))
+}
+
 /// Opens a file or block device that other flaz processes use too. If others use it, the reason is returned with it. Only one of the
 /// processes has a block device open exclusively: the second value is whether this one has.
 pub(super) fn open_shared(node: &Node, access: Access) -> Result<(File, bool, Option<Use>), SafetyError> {
