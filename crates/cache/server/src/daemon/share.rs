@@ -21,6 +21,8 @@ use flaz_control::size::HumanBytes;
 use flaz_control::{Client, Reply, Request};
 use flaz_device::Device;
 use flaz_engine::cache::CacheError;
+use flaz_engine::cache::resize::Resizing;
+use flaz_engine::format::geometry::REGIONS_MIN;
 use flaz_pool::{PoolSuperblock, VolumeEntry};
 use flaz_runtime::{Config, Runtime};
 use uuid::Uuid;
@@ -95,9 +97,9 @@ fn is_clearly_larger(theirs: u64, own: u64) -> bool {
     theirs >= own.saturating_mul(RATIO).saturating_add(DIFFERENCE)
 }
 
-/// How many of its `held` chunks a volume can give at once, if it is guaranteed `at_least`.
-fn portion(held: u32, at_least: u32) -> u32 {
-    (held / PORTION).max(1).min(held.saturating_sub(at_least))
+/// How many of its `held` chunks a volume gives at once, if it keeps `least`.
+fn portion(held: u32, least: u32) -> u32 {
+    (held / PORTION).max(1).min(held.saturating_sub(least))
 }
 
 impl Daemon {
@@ -166,23 +168,23 @@ impl Daemon {
             return Ok(());
         }
         if held > most {
-            self.begin_to_give(member, held - most)?;
+            map.set_limit(most);
+            self.begin_to_give(held - most)?;
             return Ok(());
         }
         if !is_short || held >= most || gave.is_some_and(|at| at.elapsed() < PAUSE) {
             return Ok(());
         }
-        let wanted = portion(held, 0);
         if look.free_chunks > 0 {
-            // Also after space was given back.
-            map.set_limit(held.saturating_add(wanted));
+            map.set_limit(u32::MAX);
             return Ok(());
         }
-        let bytes = u64::from(wanted) * look.chunk_bytes;
-        let got = ask_peers(&look, bytes, need);
+        let wanted = u64::from(most - held).saturating_mul(look.chunk_bytes);
+        let got = ask_peers(&look, wanted, need);
         if got > 0 {
             tracing::info!("{} of the cache device go to this volume", HumanBytes(got));
-            map.set_limit(held.saturating_add((got / look.chunk_bytes) as u32));
+            let chunks = (got / look.chunk_bytes) as u32;
+            map.set_limit(map.limit().max(held.saturating_add(chunks)));
         }
         Ok(())
     }
@@ -218,17 +220,22 @@ impl Daemon {
         Ok(lifecycle.is_giving_back())
     }
 
-    fn begin_to_give(&self, member: &Member, chunks: u32) -> Result<(), HostError> {
+    /// Begins to give chunks back. Returns whether any will be free.
+    fn begin_to_give(&self, chunks: u32) -> Result<bool, HostError> {
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_stopping() {
             return Err("the daemon is stopping".into());
         }
-        let map = member.part.map();
-        // Before: nothing that is given back is taken again.
-        map.set_limit(map.chunks().saturating_sub(chunks));
         let giving = lifecycle.begin_give_back(&self.threads, chunks.into());
-        Runtime::new(Config::default())?.block_on(giving)?;
-        Ok(())
+        let begun = Runtime::new(Config::default())?.block_on(giving)?;
+        Ok(begun != Resizing::Done)
+    }
+
+    /// What the volume keeps in any case, in chunks: its guarantee, its metadata, and what its shards need.
+    fn least(&self, member: &Member, at_least: u32) -> u32 {
+        let lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
+        let shards = lifecycle.superblock().geometry.shard_count;
+        at_least.max(member.part.map().front_parts() + REGIONS_MIN * shards)
     }
 
     /// Gives space back for another volume, whose need is `need`, if it is clearly larger than the own one. Returns how much, in bytes;
@@ -239,26 +246,26 @@ impl Daemon {
     pub fn give_space(&self, bytes: u64, need: u64) -> Result<u64, HostError> {
         let member = self.held.member.as_ref();
         let member = member.ok_or("the cache shares its device with no other volume")?;
-        let chunks = {
-            let mut known = self.share.lock().unwrap_or_else(PoisonError::into_inner);
-            let look = known.look.as_ref().ok_or("the volume has just started")?;
-            let held = member.part.map().chunks();
-            let wanted = u32::try_from(bytes / look.chunk_bytes).unwrap_or(u32::MAX);
-            let chunks = wanted.min(portion(held, look.entry.at_least));
-            if chunks == 0 || !is_clearly_larger(need, known.need) {
-                return Ok(0);
-            }
-            let chunk_bytes = look.chunk_bytes;
-            known.gave = Some(Instant::now());
-            u64::from(chunks) * chunk_bytes
-        };
-        if self.go_on_giving()? {
+        let mut known = self.share.lock().unwrap_or_else(PoisonError::into_inner);
+        let look = known.look.as_ref().ok_or("the volume has just started")?;
+        let (map, chunk_bytes) = (member.part.map(), look.chunk_bytes);
+        let held = map.chunks();
+        let wanted = u32::try_from(bytes / chunk_bytes).unwrap_or(u32::MAX);
+        let chunks = wanted.min(portion(held, self.least(member, look.entry.at_least)));
+        if chunks == 0 || !is_clearly_larger(need, known.need) || self.go_on_giving()? {
             return Ok(0);
         }
-        let count = (chunks / member.part.map().chunk_bytes()) as u32;
-        self.begin_to_give(member, count)?;
-        tracing::info!("{} of the cache device go to another volume", HumanBytes(chunks));
-        Ok(chunks)
+        // Before: nothing that is given back is taken again.
+        let limit = map.limit();
+        map.set_limit(held - chunks);
+        if !self.begin_to_give(chunks).inspect_err(|_| map.set_limit(limit))? {
+            map.set_limit(limit);
+            return Ok(0);
+        }
+        known.gave = Some(Instant::now());
+        let bytes = u64::from(chunks) * chunk_bytes;
+        tracing::info!("{} of the cache device go to another volume", HumanBytes(bytes));
+        Ok(bytes)
     }
 }
 
