@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use flaz_runtime::peer::peer;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -31,5 +32,5 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
 /// # Errors
 /// The system does not report it.
 pub fn peer_uid(stream: &impl AsFd) -> io::Result<u32> {
-    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
+    Ok(peer(stream)?.uid)
 }

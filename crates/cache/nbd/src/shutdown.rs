@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use flaz_runtime::peer::peer;
 use rustix::net::{AddressFamily, sockopt};
 
 /// Stops a server. Clones stop the same server.
@@ -178,14 +179,9 @@ impl Drop for Registration {
 fn client(fd: &OwnedFd) -> String {
     // Only a Unix socket knows the process.
     if sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
-        && let Ok(peer) = sockopt::socket_peercred(fd)
+        && let Ok(peer) = peer(fd)
     {
-        let number = peer.pid.as_raw_nonzero();
-        return match std::fs::read_to_string(format!("/proc/{number}/comm")) {
-            Ok(name) => format!("process {number} ({})", name.trim_end()),
-            // nbd-client gives its connection to the kernel and ends.
-            Err(_) => format!("process {number} (which has ended)"),
-        };
+        return name_of(peer.pid);
     }
     match rustix::net::getpeername(fd)
         .ok()
@@ -194,6 +190,18 @@ fn client(fd: &OwnedFd) -> String {
     {
         Some(Ok(address)) => address.to_string(),
         _ => "a client without an address".to_owned(),
+    }
+}
+
+/// A process of this machine, for the user.
+fn name_of(pid: Option<u32>) -> String {
+    let Some(pid) = pid else {
+        return "an unknown process (in another PID namespace)".to_owned();
+    };
+    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("process {pid} ({})", name.trim_end()),
+        // nbd-client gives its connection to the kernel and ends.
+        Err(_) => format!("process {pid} (which has ended)"),
     }
 }
 
@@ -279,6 +287,7 @@ mod tests {
             "{clients:?}"
         );
         drop(held);
+        assert!(name_of(None).starts_with("an unknown process"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (remote, _) = listener.accept().unwrap();

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
+use flaz_runtime::peer::peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -262,12 +263,14 @@ fn probe(path: &Path, kind: SocketType) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Whether the process that began to listen has ended, for example because it was just killed.
+/// Whether the process that began to listen has ended, for example because it was just killed. One in a PID namespace that this
+/// process does not see may be running.
 fn listener_is_dead(connection: &OwnedFd) -> bool {
-    sockopt::socket_peercred(connection).is_ok_and(|peer| {
-        let process = format!("/proc/{}", peer.pid.as_raw_nonzero());
-        !fs::exists(process).unwrap_or(true)
-    })
+    peer(connection).is_ok_and(|peer| has_ended(peer.pid))
+}
+
+fn has_ended(pid: Option<u32>) -> bool {
+    pid.is_some_and(|pid| !fs::exists(format!("/proc/{pid}")).unwrap_or(true))
 }
 
 /// Waits until the other end closes, and returns whether it did. It does not if another process inherited the socket of
@@ -384,6 +387,13 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         socket.listen().unwrap();
         std::net::TcpStream::connect(free).unwrap();
+    }
+
+    #[test]
+    fn a_process_in_another_namespace_is_not_dead() {
+        assert!(!has_ended(None));
+        assert!(!has_ended(Some(std::process::id())));
+        assert!(has_ended(Some(u32::MAX)), "no process has this number");
     }
 
     /// After a kill the kernel keeps listening until it has cleaned up the io_uring.

@@ -23,6 +23,7 @@
 //! | [`command`] | commands to the drivers of character devices |
 //! | [`memory`] | a reserve of memory, for servers that the kernel waits for when memory runs out |
 //! | [`net`] | sockets: accept, receive, send |
+//! | [`mod@peer`] | the process at the other end of a Unix socket |
 //! | [`mod@file`] | files and block devices |
 //! | [`emulate`] | emulation of slow devices |
 //!
@@ -49,6 +50,7 @@ pub mod net;
 mod oneshot;
 mod op;
 mod op_table;
+pub mod peer;
 mod request;
 mod ring;
 mod sleep;
