@@ -239,6 +239,35 @@ fn status_of_an_unclean_cache_reads_the_host_record() {
     assert_eq!(first(), "the origin was changed without the cache");
 }
 
+/// A killed daemon leaves its control socket. `flaz top` shows it as gone; nothing else may take it for a daemon.
+#[test]
+fn the_socket_of_a_killed_daemon_confuses_nobody() {
+    let scratch = Scratch::with_cache();
+    let mut killed = scratch.serve("disk");
+    killed.0.kill().unwrap();
+    killed.0.wait().unwrap();
+    let sockets = || {
+        let entries = fs::read_dir(scratch.path("run")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".sock")).count()
+    };
+    assert_eq!(sockets(), 1, "it is left behind");
+    let list = scratch.json("list --json");
+    let caches = list["caches"].as_array().unwrap();
+    assert_eq!(caches.len(), 1, "{list:#}");
+    assert_eq!(caches[0]["state"], "unclean");
+    assert_eq!(caches[0]["problem"], Value::Null);
+    assert_eq!(scratch.json("status disk --json")["state"], "unclean");
+    let stop = scratch.run("stop disk");
+    assert_eq!(stop.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&stop.stderr).contains("not running"));
+    let _next = scratch.serve("disk");
+    assert_eq!(sockets(), 1, "it is replaced");
+    assert_eq!(scratch.json("list --json")["caches"][0]["state"], "running");
+    scratch.ok("stop disk");
+    assert_eq!(sockets(), 0);
+}
+
 #[test]
 fn a_configuration_names_the_control_socket_too() {
     let scratch = Scratch::with_cache();
