@@ -68,6 +68,7 @@ fn an_installation_is_complete_and_can_be_removed() {
             below("share/doc/flaz/operation.md"),
             below("share/flaz/prometheus/flaz.rules.yml"),
             below("share/flaz/grafana/flaz.json"),
+            below("share/flaz/json/status.schema.json"),
             format!("{rules}/60-flaz.rules"),
             "etc/flaz/example.toml.sample".to_owned(),
         ] {
@@ -83,6 +84,43 @@ fn an_installation_is_complete_and_can_be_removed() {
         succeeded(&install(destination, prefix, "--uninstall"));
         let kept = BTreeSet::from(["etc/flaz/mine.toml".to_owned()]);
         assert_eq!(files(destination), kept, "configurations stay");
+    }
+}
+
+/// The targets of the links of a page to other files.
+fn links(page: &str) -> Vec<&str> {
+    let targets = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let paths = targets.filter_map(|target| target.split('#').next());
+    paths
+        .filter(|path| !path.is_empty() && !path.contains("://"))
+        .collect()
+}
+
+#[test]
+fn links_of_installed_pages_lead_to_installed_files() {
+    let scratch = tempfile::tempdir().unwrap();
+    succeeded(&install(scratch.path(), "/usr", env!("CARGO_BIN_EXE_flaz")));
+    let docs = scratch.path().join("usr/share/doc/flaz");
+    let mut followed = 0;
+    for page in files(&docs) {
+        let text = fs::read_to_string(docs.join(&page)).unwrap();
+        for link in links(&text) {
+            assert!(docs.join(link).exists(), "{page}: {link}");
+            followed += 1;
+        }
+        assert!(!text.contains("`dist/"), "{page} names a file of the repository");
+    }
+    assert!(followed > 5, "{followed} links");
+}
+
+#[test]
+fn the_package_has_every_installed_file() {
+    let scratch = tempfile::tempdir().unwrap();
+    succeeded(&install(scratch.path(), "/usr", env!("CARGO_BIN_EXE_flaz")));
+    let manifest = fs::read_to_string(root().join("crates/cli/Cargo.toml")).unwrap();
+    for path in files(scratch.path()) {
+        let directory = Path::new(&path).parent().unwrap().display();
+        assert!(manifest.contains(&format!("\"{directory}/\"")), "{path}");
     }
 }
 
