@@ -201,21 +201,13 @@ fn status_says_whether_the_next_start_is_refused() {
     );
     accepted("disk --origin moved");
     File::create(&origin).unwrap().set_len(16 << 20).unwrap();
-    refused(
-        "disk",
-        "the origin is another device, or has shrunk",
-        "is not the origin",
-    );
+    refused("disk", "the origin is another device", "is not the origin");
     fs::rename(&moved, &origin).unwrap();
     accepted("disk");
 
     let file = File::options().write(true).open(&origin).unwrap();
     file.set_len(8 << 20).unwrap();
-    refused(
-        "disk",
-        "the origin is another device, or has shrunk",
-        "smaller than",
-    );
+    refused("disk", "the origin has shrunk", "smaller than");
     file.set_len(16 << 20).unwrap();
     accepted("disk");
 
@@ -224,6 +216,19 @@ fn status_says_whether_the_next_start_is_refused() {
     refused("disk", reason, "start with --discard-cache");
     let (text, _) = scratch.ok("status disk");
     assert!(text.contains(&format!("failed: {reason}\n")), "{text}");
+}
+
+#[test]
+fn status_says_that_the_next_start_is_cold() {
+    let scratch = Scratch::with_cache();
+    scratch.ok("create second.img --size 32M --origin origin");
+    for cache in ["disk", "second.img"] {
+        drop(scratch.serve(cache));
+    }
+    let warnings = |cache: &str| health(&scratch.json(&format!("status {cache} --json"))).2;
+    let cold = "will not use the clean blocks of the cache (no data is lost): its origin was served through another cache";
+    assert!(warnings("disk").contains(cold), "{}", warnings("disk"));
+    assert!(!warnings("second.img").contains(cold));
 }
 
 /// After a crash, only the host record has the fingerprint of the origin.

@@ -2,6 +2,7 @@
 //!
 //! Nothing is written, held or created.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use flaz_engine::cache::lifecycle::foresee as foresee_opening;
 use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::cache::{CacheError, Untrusted};
 use flaz_engine::format::superblock::Superblock;
-use flaz_runtime::file::{FileDevice, Hold, OpenMode};
+use flaz_runtime::file::{FileDevice, Hold, OpenError, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime};
 
 use crate::block_device::refuse_on_waiting;
 use crate::device::{HostDevice, Production};
 use crate::error::HostError;
-use crate::origin::{explain, refuse_other, refuse_protected, refuse_used};
+use crate::origin::{explain, refuse_other, refuse_protected, refuse_smaller, refuse_used};
 use crate::state::StateFile;
 use crate::state_records::StateRecords;
 
@@ -36,7 +37,7 @@ impl Refusal {
     }
 }
 
-/// Makes the checks. Returns why clean blocks will not be used, if they will not.
+/// Makes the checks. Returns a warning, if the start will not use clean blocks, or cannot be checked.
 ///
 /// # Errors
 /// The start will be refused.
@@ -45,10 +46,10 @@ pub(crate) fn foresee(
     origin: &Path,
     state_dir: Option<&Path>,
     superblock: &Superblock,
-) -> Result<Option<Untrusted>, Refusal> {
+) -> Result<Option<String>, Refusal> {
     const UNREADABLE: &str = "the origin cannot be read";
     if let Err(error) = origin.metadata()
-        && error.kind() == std::io::ErrorKind::NotFound
+        && error.kind() == ErrorKind::NotFound
     {
         let full = format!(
             "origin {} is missing: connect the disk, or specify its current path with --origin",
@@ -65,10 +66,19 @@ pub(crate) fn foresee(
         hold: Hold::None,
         buffered: false,
     };
-    let file = FileDevice::open(origin, mode)
-        .map_err(|error| Refusal::because(UNREADABLE)(format!("origin: {error}").into()))?;
-    refuse_other(&file, superblock)
-        .map_err(Refusal::because("the origin is another device, or has shrunk"))?;
+    let file = match FileDevice::open(origin, mode) {
+        Ok(file) => file,
+        // Another user may start it.
+        Err(OpenError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            return Ok(Some(format!(
+                "it is not known whether the next start will be refused: no permission to read the origin {}",
+                origin.display()
+            )));
+        }
+        Err(error) => return Err(Refusal::because(UNREADABLE)(format!("origin: {error}").into())),
+    };
+    refuse_other(&file, superblock).map_err(Refusal::because("the origin is another device"))?;
+    refuse_smaller(&file, superblock).map_err(Refusal::because("the origin has shrunk"))?;
     refuse_protected(origin, superblock).map_err(Refusal::because("the origin is read-only"))?;
     let runtime = Runtime::new(Config::default())
         .map_err(|error| Refusal::because("the start cannot be checked")(error.into()))?;
@@ -82,18 +92,20 @@ pub(crate) fn foresee(
         origin: Rc::new(origin.clone()),
         host_records: StateRecords::of_lifecycle(&state, &origin),
     };
-    runtime
-        .block_on(foresee_opening(&around, superblock.clone()))
-        .map_err(|error| {
-            let short = match &error {
-                CacheError::OriginChanged { .. } => "the origin was changed without the cache",
-                CacheError::OtherCacheDirty { .. } => "another cache has dirty data of the origin",
-                CacheError::Origin(_) => UNREADABLE,
-                _ => "the next start will be refused",
-            };
-            Refusal {
-                short,
-                full: explain(error, &runtime, &origin, state.origin().as_ref()),
-            }
-        })
+    let foreseen = runtime.block_on(foresee_opening(&around, superblock.clone()));
+    let cold = |why: Untrusted| {
+        format!("the next start will not use the clean blocks of the cache (no data is lost): {why}")
+    };
+    foreseen.map(|why| why.map(cold)).map_err(|error| {
+        let short = match &error {
+            CacheError::OriginChanged { .. } => "the origin was changed without the cache",
+            CacheError::OtherCacheDirty { .. } => "another cache has dirty data of the origin",
+            CacheError::Origin(_) => UNREADABLE,
+            _ => "the next start will be refused",
+        };
+        Refusal {
+            short,
+            full: explain(error, &runtime, &origin, state.origin().as_ref()),
+        }
+    })
 }

@@ -224,11 +224,7 @@ pub fn offline_status(
     let (mut start_refused, mut warnings) = (None, Vec::new());
     match foresee(&device, &origin, state_dir, &superblock) {
         Ok(None) => {}
-        Ok(Some(why)) => {
-            warnings.push(format!(
-                "the next start will not use the clean blocks of the cache (no data is lost): {why}"
-            ));
-        }
+        Ok(Some(warning)) => warnings.push(warning),
         Err(refusal) => {
             start_refused = Some(refusal.short.to_owned());
             warnings.push(format!(

@@ -91,18 +91,22 @@ pub(crate) fn refuse_used(path: &Path) -> Result<(), HostError> {
     }
 }
 
-/// Refuses an origin with another identity, or that has shrunk.
+/// Refuses an origin with another identity.
 ///
 /// # Errors
 /// What was expected and found.
 pub(crate) fn refuse_other(origin: &FileDevice, superblock: &Superblock) -> Result<(), HostError> {
-    if origin.identity().id != superblock.origin_identity {
-        return Err(another(origin, superblock));
+    match origin.identity().id == superblock.origin_identity {
+        true => Ok(()),
+        false => Err(another(origin, superblock)),
     }
-    refuse_smaller(origin, superblock)
 }
 
-fn refuse_smaller(origin: &FileDevice, superblock: &Superblock) -> Result<(), HostError> {
+/// Refuses an origin that has shrunk.
+///
+/// # Errors
+/// What was expected and found.
+pub(crate) fn refuse_smaller(origin: &FileDevice, superblock: &Superblock) -> Result<(), HostError> {
     let expected = superblock.geometry.origin_len;
     if origin.len() >= expected {
         return Ok(());
