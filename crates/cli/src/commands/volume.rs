@@ -241,7 +241,7 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     if args.json {
         return output::print_json(&report, true);
     }
-    output::confirm(&page::created(&report, args.configuration.as_deref()))
+    output::confirm(&page::added(&report, args.configuration.as_deref()))
 }
 
 /// Runs `flaz volume remove`.

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 pub use flaz_control::settings::{text as settings, text_after as settings_after};
-pub use offline::{check, created, dump};
+pub use offline::{added, check, created, dump};
 pub use status::details;
 pub use summary::summary;
 

@@ -50,6 +50,35 @@ pub fn created(report: &CreateReport, name: Option<&str>) -> String {
     page.0
 }
 
+/// The page of `flaz volume add`. `name` is that of the configuration, if one was written.
+#[must_use]
+pub fn added(report: &CreateReport, name: Option<&str>) -> String {
+    let mut page = Page(String::new());
+    let cache = &report.cache;
+    page.line("Added", &format!("{}, uuid {}", cache.path.display(), cache.uuid));
+    page.line(
+        "Origin",
+        &format!(
+            "{}, {}",
+            report.origin.path.display(),
+            HumanBytes(report.origin.size_bytes)
+        ),
+    );
+    page.line(
+        "Space",
+        &format!(
+            "what it needs of {}, in {} shard{}, compressed by {}",
+            HumanBytes(cache.data_bytes),
+            cache.shards,
+            if cache.shards == 1 { "" } else { "s" },
+            report.codec
+        ),
+    );
+    let next = name.map_or_else(|| quoted(&cache.path), str::to_owned);
+    page.line("Next", &format!("flaz serve {next}"));
+    page.0
+}
+
 /// The page of `flaz check`.
 #[must_use]
 pub fn check(report: &CheckReport) -> String {

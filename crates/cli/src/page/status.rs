@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::summary::{health, state};
 use super::{Page, geometry, seconds, settings};
 use crate::report::{
-    CodecReport, ErrorReport, Health, LatencyReport, LiveReport, OperationReport, ShrinkReport, StatusReport,
-    WriteBackReport,
+    CodecReport, ErrorReport, Health, LatencyReport, LiveReport, OperationReport, ShareReport, ShrinkReport,
+    StatusReport, WriteBackReport,
 };
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
 
@@ -78,6 +78,9 @@ fn head(page: &mut Page, report: &StatusReport) {
         ),
     );
     page.more(&geometry(cache));
+    if let Some(share) = report.live.as_ref().and_then(|live| live.share.as_ref()) {
+        page.line("Space", &space(share));
+    }
     if let Some(shrink) = report.live.as_ref().and_then(|live| live.shrink) {
         page.more(&shrinking(&shrink));
     }
@@ -121,6 +124,21 @@ fn head(page: &mut Page, report: &StatusReport) {
             ),
         );
     }
+}
+
+fn space(share: &ShareReport) -> String {
+    let mut text = format!("{} of a shared device", HumanBytes(share.held_bytes));
+    if share.at_least_bytes > 0 {
+        text += &format!(", at least {}", HumanBytes(share.at_least_bytes));
+    }
+    if let Some(most) = share.at_most_bytes {
+        text += &format!(", at most {}", HumanBytes(most));
+    }
+    text + &format!(
+        "; {} free, need {}",
+        HumanBytes(share.free_bytes),
+        HumanCount(share.need)
+    )
 }
 
 fn shrinking(shrink: &ShrinkReport) -> String {

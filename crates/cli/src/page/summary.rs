@@ -31,10 +31,16 @@ pub fn summary(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>
     let shrink = shrink.map_or_else(String::new, |shrink| {
         format!(", shrinking to {}", HumanBytes(shrink.size_bytes))
     });
-    line(
-        "Cache",
-        &device(&report.cache.path, report.cache.size_bytes, &shrink),
-    );
+    match report.live.as_ref().and_then(|live| live.share.as_ref()) {
+        Some(share) => line(
+            "Cache",
+            &device(&report.cache.path, share.held_bytes, " of a shared device"),
+        ),
+        None => line(
+            "Cache",
+            &device(&report.cache.path, report.cache.size_bytes, &shrink),
+        ),
+    }
     line(
         "Origin",
         &device(&report.origin.path, report.origin.size_bytes, ""),

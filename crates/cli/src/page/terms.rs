@@ -29,7 +29,8 @@ pub const SUMMARY: &[Term] = &[
     ),
     (
         "Cache",
-        "the cache device and its size; during a `flaz resize`, the smaller size that it will have",
+        "the cache device and its size; during a `flaz resize`, the smaller size that it will have. Of a volume: \
+         the space that it has now",
     ),
     ("Origin", "the cached device and its size, which clients see"),
     (
@@ -74,6 +75,11 @@ pub const DETAILS: &[Term] = &[
         "/dev/flaz/NAME, the device of its driver, its queues and the requests in flight of each",
     ),
     ("NBD", "an address for NBD clients and its connections"),
+    (
+        "Space",
+        "of a volume: what it has of a shared cache device, its guarantee and its limit, what no volume has, and its need: hits a \
+         day for each MiB on blocks that left its cache recently. The volume with the larger need gets space of others",
+    ),
     ("Warning", "what is wrong, and what to do"),
     (
         "Holds",

@@ -308,6 +308,7 @@ impl ControlHandler for Fake {
             Request::Set(_) | Request::SetUntilRestart(_) => {
                 Reply::Refused("the cache device failed: settings cannot be changed".to_owned())
             }
+            Request::GiveSpace { .. } => Reply::Gives { bytes: 0 },
             Request::VolumeResize {} => Reply::Refused("the origin has shrunk".to_owned()),
             Request::Flush {} | Request::Detach {} => Reply::Refused("the origin has no room".to_owned()),
             Request::Resize { .. } => Reply::Shrinking(ShrinkProgress {

@@ -210,7 +210,7 @@ impl Daemon {
     }
 
     /// Whether space is still being given back.
-    fn go_on_giving(&self) -> Result<bool, HostError> {
+    pub(super) fn go_on_giving(&self) -> Result<bool, HostError> {
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
         if !lifecycle.is_giving_back() || self.is_stopping() {
             return Ok(lifecycle.is_giving_back());

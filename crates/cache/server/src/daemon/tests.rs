@@ -287,3 +287,134 @@ fn memory_is_reserved_before_clients_send_requests() {
     );
     assert_eq!(request_bytes(&front_ends, 4), (48 + 64 + 32) << 20);
 }
+
+/// Two volumes of a shared device of 16 MiB, with chunks of 256 KiB, over origins of 16 MiB.
+fn volumes(folder: &std::path::Path) -> [ServeSpec; 2] {
+    use crate::pool::manage::{Share, VolumeSpec, add, create_shared};
+
+    let device = folder.join("ssd");
+    let permission = safety::Permission {
+        size_bytes: Some(16 << 20),
+        ..safety::Permission::default()
+    };
+    let claim = safety::claim_for_create(&device, None, permission).expect("it is free");
+    create_shared(&claim, Some(256 << 10)).expect("it fits");
+    drop(claim);
+    ["one", "two"].map(|name| {
+        let origin = folder.join(name);
+        let file = std::fs::File::create(&origin).expect("a file");
+        file.set_len(16 << 20).expect("it takes no room");
+        let spec = VolumeSpec {
+            device: device.clone(),
+            name: name.to_owned(),
+            origin,
+            codec: flaz_codec::CodecSpec::default(),
+            extent_bytes: 64 << 10,
+            shards: Some(1),
+            share: Share::default(),
+        };
+        add(&spec).expect("there is room");
+        ServeSpec {
+            cache: crate::pool::Place::path_of(&device, name),
+            nbd: vec![
+                format!("unix:{}", folder.join(format!("{name}.nbd")).display())
+                    .parse()
+                    .expect("an address"),
+            ],
+            ..idle_cache(folder)
+        }
+    })
+}
+
+fn held(daemon: &Daemon) -> u64 {
+    let live = daemon.status().expect("it answers").live.expect("it runs");
+    live.share.expect("a volume").held_bytes
+}
+
+/// Fills the cache of a volume with what does not compress.
+fn fill(folder: &std::path::Path, name: &str, mib: u64) {
+    let mut client = flaz_nbd::Client::connect(&folder.join(format!("{name}.nbd"))).expect("connects");
+    let mut data = vec![0; 1 << 20];
+    for at in 0..mib {
+        let mut random = at + 1;
+        for byte in &mut data {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            *byte = (random >> 56) as u8;
+        }
+        client.write(at << 20, &data).expect("writes");
+    }
+}
+
+#[test]
+fn space_goes_to_the_volume_that_needs_it_more() {
+    use crate::pool::manage::{Share, set_share};
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let specs = volumes(folder.path());
+    let [one, two] = specs
+        .each_ref()
+        .map(|spec| start(spec, Arc::new(|_| {})).expect("it starts"));
+    fill(folder.path(), "one", 16);
+    let full = held(&one);
+    assert!(full > 12 << 20, "{full}: it took what was free");
+    assert!(one.give_space(1 << 20, 1 << 30).is_err(), "it has not looked yet");
+    for daemon in [&one, &two] {
+        daemon.balance(Duration::from_secs(10)).expect("it looks");
+    }
+    let need = one
+        .status()
+        .expect("it answers")
+        .live
+        .and_then(|live| live.share)
+        .map(|share| share.need);
+    let need = need.expect("a volume");
+    let give = |need| one.give_space(1 << 20, need).expect("it answers");
+    assert_eq!(give(need), 0, "not clearly more");
+    assert_eq!(give(u64::MAX), 1 << 20);
+    let settle = |daemon: &Daemon| {
+        let give_up = Instant::now() + Duration::from_secs(60);
+        while daemon.go_on_giving().expect("it answers") {
+            assert!(Instant::now() < give_up, "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    settle(&one);
+    assert_eq!(held(&one), full - (1 << 20));
+    // It takes nothing again, and the other volume can have it.
+    fill(folder.path(), "one", 16);
+    assert_eq!(held(&one), full - (1 << 20));
+    let before = held(&two);
+    fill(folder.path(), "two", 16);
+    assert!(held(&two) >= before + (1 << 20), "{} of {before}", held(&two));
+    // The administrator's limit.
+    let device = folder.path().join("ssd");
+    let share = Share {
+        at_most: Some(4 << 20),
+        at_least: None,
+    };
+    set_share(&device, "one", share).expect("it is possible");
+    one.balance(Duration::from_secs(10)).expect("it looks");
+    settle(&one);
+    assert!(held(&one) <= 4 << 20, "{}", held(&one));
+    // Its data is intact.
+    let mut client = flaz_nbd::Client::connect(&folder.path().join("one.nbd")).expect("connects");
+    let mut block = vec![0; 1 << 20];
+    client.read(3 << 20, &mut block).expect("reads");
+    drop(client);
+    // Below its guarantee it asks for more, and the other one keeps what it needs.
+    assert_eq!(
+        two.give_space(u64::MAX, u64::MAX).expect("it answers") % (256 << 10),
+        0
+    );
+    settle(&two);
+    for daemon in [one, two] {
+        daemon.clean().expect("it writes");
+        daemon.shutdown().expect("it stops");
+    }
+    for spec in specs {
+        let report = crate::offline::check(&spec.cache, &mut |_, _| ()).expect("it can be read");
+        assert_eq!(report.bad, Default::default());
+    }
+}
