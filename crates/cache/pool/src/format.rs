@@ -296,6 +296,15 @@ impl PoolSuperblock {
             let expected = format!("{CHUNKS_MIN} to {}", self.layout.chunks_max);
             return Err(PoolError::field("chunks", expected, self.chunks));
         }
+        // Memory is taken for them: no more than a device of this size can need, which had fewer chunks before it grew.
+        let room = self.chunks.saturating_mul(2 * GROWTH_MAX);
+        if self.layout.chunks_max > room {
+            return Err(PoolError::field(
+                "most chunks",
+                format!("at most {room}"),
+                self.layout.chunks_max,
+            ));
+        }
         if self.generation > GENERATION_MAX || self.volumes.len() > VOLUMES_MAX {
             let found = format!("{}, {}", self.generation, self.volumes.len());
             return Err(PoolError::field(

@@ -54,6 +54,7 @@ pub struct Pool<D> {
     table: RefCell<Table>,
     /// Generation of each sector of the table.
     generations: RefCell<Vec<u64>>,
+    /// Of the volumes that are in use here.
     maps: RefCell<BTreeMap<u32, Arc<VolumeMap>>>,
     /// Chunks whose entry could not be written: their owners get them at the next attempt, and no other chunk.
     pending: RefCell<BTreeMap<Owner, u32>>,
@@ -106,9 +107,7 @@ impl<D: Device> Pool<D> {
     /// [`PoolError`]: there is none, it is damaged, or the device fails.
     pub async fn open(device: Rc<D>) -> Result<Rc<Self>, PoolError> {
         let (superblock, table, generations) = read(&*device).await?;
-        let pool = Self::of(device, superblock, table, generations);
-        pool.note_maps();
-        Ok(Rc::new(pool))
+        Ok(Rc::new(Self::of(device, superblock, table, generations)))
     }
 
     /// Reads again what other processes have changed. The caller keeps them from changing more until it has made its own change, and
@@ -133,24 +132,33 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
-    /// The maps of all volumes say what the table says.
+    /// The maps that are in use say what the table says.
     fn note_maps(&self) {
-        let (superblock, table) = (self.superblock.borrow(), self.table.borrow());
         let mut maps = self.maps.borrow_mut();
-        maps.retain(|number, _| superblock.volumes.iter().any(|volume| volume.number == *number));
-        for volume in &superblock.volumes {
-            let map = maps.entry(volume.number).or_insert_with(|| self.map_of(volume));
-            map.set_chunks(superblock.chunks);
-            let mut parts = vec![None; map.parts() as usize];
-            for (chunk, index) in table.of_volume(volume.number) {
-                parts[index as usize] = Some(chunk);
-            }
-            for (index, chunk) in (0..).zip(parts) {
-                if map.chunk(index) != chunk {
-                    map.set(index, chunk);
-                }
+        maps.retain(|number, _| self.entry(*number).is_some());
+        for (number, map) in maps.iter() {
+            self.note_map(*number, map);
+        }
+    }
+
+    fn note_map(&self, number: u32, map: &VolumeMap) {
+        map.set_chunks(self.superblock.borrow().chunks);
+        let mut parts = vec![None; map.parts() as usize];
+        for (chunk, index) in self.table.borrow().of_volume(number) {
+            parts[index as usize] = Some(chunk);
+        }
+        for (index, chunk) in (0..).zip(parts) {
+            if map.chunk(index) != chunk {
+                map.set(index, chunk);
             }
         }
+    }
+
+    /// The volume with a number.
+    fn entry(&self, number: u32) -> Option<VolumeEntry> {
+        let superblock = self.superblock.borrow();
+        let mut volumes = superblock.volumes.iter();
+        volumes.find(|volume| volume.number == number).cloned()
     }
 
     fn of(device: Rc<D>, superblock: PoolSuperblock, table: Table, generations: Vec<u64>) -> Self {
@@ -210,10 +218,16 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// [`PoolError::NoVolume`].
     pub fn map(&self, volume: u32) -> Result<Arc<VolumeMap>, PoolError> {
-        let maps = self.maps.borrow();
-        maps.get(&volume)
-            .cloned()
-            .ok_or_else(|| PoolError::NoVolume(volume.to_string()))
+        if let Some(map) = self.maps.borrow().get(&volume) {
+            return Ok(Arc::clone(map));
+        }
+        let entry = self
+            .entry(volume)
+            .ok_or_else(|| PoolError::NoVolume(volume.to_string()))?;
+        let map = self.map_of(&entry);
+        self.note_map(volume, &map);
+        self.maps.borrow_mut().insert(volume, Arc::clone(&map));
+        Ok(map)
     }
 
     /// The cache device of a volume, on the thread of the pool.
@@ -337,8 +351,7 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// [`PoolError::NoChunk`]: there is none for it; or the device fails.
     pub async fn take_part(&self, number: u32, index: u32) -> Result<(), PoolError> {
-        let volumes = self.superblock().volumes;
-        let volume = volumes.into_iter().find(|volume| volume.number == number);
+        let volume = self.entry(number);
         let volume = volume.ok_or_else(|| PoolError::NoVolume(number.to_string()))?;
         self.take(&volume, index).await
     }
@@ -619,9 +632,7 @@ impl<D> Clone for ChunksOf<D> {
 impl<D: Device> Chunks for ChunksOf<D> {
     async fn take(&self, index: u32) -> io::Result<()> {
         // The superblock does not list a volume that is being added.
-        let volumes = self.pool.superblock().volumes;
-        let known = volumes.into_iter().find(|volume| volume.number == self.volume);
-        let volume = known.unwrap_or_else(|| VolumeEntry {
+        let volume = self.pool.entry(self.volume).unwrap_or_else(|| VolumeEntry {
             number: self.volume,
             uuid: Uuid::nil(),
             name: "new".to_owned(),

@@ -17,6 +17,7 @@ use flaz_engine::format::superblock::Superblock;
 use flaz_engine::settings::AfterCrash;
 use flaz_engine::shard::unpack_fragment;
 use flaz_engine::units::{BLOCK_BYTES, BlockNumber, Location, Sequence};
+use flaz_pool::format::{Owner, PoolLayout, PoolSuperblock, TableSector, VolumeEntry};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::structure::{Kind, seal};
@@ -60,6 +61,80 @@ pub fn superblock(data: &[u8]) {
         Superblock::parse(&parsed.to_bytes().expect("it was read"), DEVICE_LEN).expect("was valid");
     again.after_crash = AfterCrash::Warm;
     assert_eq!(again, parsed);
+}
+
+/// A superblock of a cache device that volumes share, or a sector of its chunk table: a valid one with some other bytes, sealed or
+/// not. The input has the places and values of the bytes.
+///
+/// # Panics
+/// If a value differs after it was written and read again, or cannot exist on the device.
+pub fn pool(data: &[u8]) {
+    let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
+    let changed = |mut bytes: Vec<u8>, checksum: usize| {
+        for change in rest.chunks_exact(3) {
+            let at = usize::from(u16::from_le_bytes([change[0], change[1]])) % bytes.len();
+            bytes[at] = change[2];
+        }
+        if mode & 1 == 0 {
+            bytes[checksum..checksum + 4].fill(0);
+            let sum = crc32c::crc32c(&bytes);
+            bytes[checksum..checksum + 4].copy_from_slice(&sum.to_le_bytes());
+        }
+        bytes
+    };
+    if mode & 2 == 0 {
+        let slot = changed(pool_superblock().to_bytes().expect("valid"), 12);
+        let Ok(parsed) = PoolSuperblock::parse(&slot, DEVICE_LEN) else {
+            return;
+        };
+        assert!(parsed.layout.chunk_offset(parsed.chunks) <= DEVICE_LEN);
+        assert!(
+            parsed.layout.chunks_max <= 1 << 10,
+            "memory for a device of {DEVICE_LEN} bytes"
+        );
+        let again = PoolSuperblock::parse(&parsed.to_bytes().expect("it was read"), DEVICE_LEN);
+        assert_eq!(again.expect("was valid"), parsed);
+        return;
+    }
+    let owners = (0..TABLE_OWNERS).map(|index| (index % 3 > 0).then_some(Owner { volume: index, index }));
+    let valid = TableSector {
+        pool: 7,
+        number: 0,
+        generation: 5,
+        owners: owners.collect(),
+    };
+    let mut sector = vec![0; 512];
+    valid.write(&mut sector);
+    let parse = |bytes: &[u8]| TableSector::parse(bytes, 7, 0, TABLE_OWNERS as usize);
+    let Ok(parsed) = parse(&changed(sector, 4)) else {
+        return;
+    };
+    let mut again = vec![0; 512];
+    parsed.write(&mut again);
+    assert_eq!(parse(&again).expect("it was read"), parsed);
+}
+
+/// Chunks that a sector of the table describes.
+const TABLE_OWNERS: u32 = 60;
+
+fn pool_superblock() -> PoolSuperblock {
+    let (layout, chunks) = PoolLayout::plan(DEVICE_LEN, 512, 128 << 10).expect("it fits");
+    let volume = |number: u32, name: &str| VolumeEntry {
+        number,
+        uuid: uuid::Uuid::from_u128(number.into()),
+        name: name.to_owned(),
+        front_bytes: 128 << 10,
+        at_least: 1,
+        at_most: 7 * number,
+    };
+    PoolSuperblock {
+        uuid: uuid::Uuid::from_u128(7),
+        generation: 9,
+        layout,
+        chunks,
+        next_volume: 4,
+        volumes: vec![volume(1, "home"), volume(3, "db")],
+    }
 }
 
 /// A shard's state page.

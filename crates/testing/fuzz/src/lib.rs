@@ -46,7 +46,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     target("cache", |data| _ = life::cache_life(data), 256, 2000),
     target("dirty-cache", |data| _ = life::dirty_life(data), 256, 1000),
     target("index-image", |data| _ = life::index_image(data), 8192, 300),
@@ -57,6 +57,7 @@ pub const TARGETS: [Target; 14] = [
     target("fragment", formats::fragment, 4105, 20_000),
     target("summary", formats::summary, 4097, 20_000),
     target("manifest", formats::manifest, 513, 20_000),
+    target("pool", formats::pool, 61, 20_000),
     target("codec", codecs::codec_stream, 4097, 10_000),
     target("nbd-handshake", nbd::negotiation, 4096, 20_000),
     target("nbd-requests", nbd::requests, 1024, 20_000),

@@ -55,6 +55,7 @@ fn fixed_structures() {
         "fragment",
         "summary",
         "manifest",
+        "pool",
     ] {
         check(name);
     }
