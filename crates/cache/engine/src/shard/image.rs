@@ -269,6 +269,7 @@ impl<P: Platform> Shard<P> {
             source,
         })?;
         self.log.inherit(contents.regions, state.next_sequence);
+        self.withhold_inherited();
         for region in contents.open {
             self.log.reopen(region.number, region.extents, region.records);
         }

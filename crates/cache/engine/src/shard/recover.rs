@@ -248,6 +248,7 @@ impl<P: Platform> Shard<P> {
         // The numbers of this epoch are higher than any that an earlier epoch can have used.
         let next_sequence = self.log.next_sequence().max(Sequence(last.0 + 1));
         self.log.inherit(regions, next_sequence);
+        self.withhold_inherited();
         let victim = used().find(|region| region.entry.state == RegionUse::Reclaiming);
         if let Some(victim) = victim {
             self.inherit_victim(victim.number, victim.entry.ring);

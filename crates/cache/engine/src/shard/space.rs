@@ -23,16 +23,22 @@ use crate::stats::count;
 use crate::units::BLOCK_BYTES;
 
 impl<P: Platform> Shard<P> {
-    /// Withholds the regions without space, at a start.
+    /// Withholds the regions without space, when a shard starts. On a sparse file, the first regions have had theirs since the cache
+    /// was created.
     pub(super) fn withhold_regions(&self) {
-        if !self.cache.is_sparse() {
-            return;
+        if self.cache.shares_space() {
+            self.withhold_inherited();
+        } else if self.cache.is_sparse() {
+            self.log.withhold(|region| region < REGIONS_MIN);
         }
-        // The first regions have had their space since the cache was created. On a shared device these may be others by now.
-        let shared = self.cache.shares_space();
-        self.log
-            .withhold(|region| !shared && region < REGIONS_MIN || self.has_space(region));
-        self.space_changed();
+    }
+
+    /// The same on a shared device, where any regions may have no space, before recovery appends anything.
+    pub(super) fn withhold_inherited(&self) {
+        if self.cache.shares_space() {
+            self.log.withhold(|region| self.has_space(region));
+            self.space_changed();
+        }
     }
 
     fn has_space(&self, region: u32) -> bool {
