@@ -402,6 +402,9 @@ impl<D: Device> Pool<D> {
         let kept: u32 = others
             .map(|other| other.at_least.saturating_sub(table.owned_by(other.number)))
             .sum();
+        if table.free() == 0 {
+            return Err(no_chunk(volume, "all are in use"));
+        }
         if owned >= volume.at_least && table.free() <= kept {
             return Err(no_chunk(volume, "the free ones are guaranteed to others"));
         }

@@ -46,6 +46,29 @@ async fn add(pool: &Rc<Pool<SimDisk>>, model: &RefCell<Model>, name: &str) -> u3
     number
 }
 
+/// Takes and gives back some parts of all volumes.
+async fn go_on(pool: &Rc<Pool<SimDisk>>, model: &RefCell<Model>, rng: &mut Rng) {
+    for volume in pool.superblock().volumes {
+        let device = pool.open_volume(volume.number).expect("it exists");
+        let map = pool.map(volume.number).expect("it exists");
+        for index in 2..5 {
+            let offset = CHUNK + 4096 + u64::from(index - 2) * CHUNK;
+            model.borrow_mut().moving = Some((volume.name.clone(), index));
+            match rng.coin() {
+                true => device.allocate(offset, CHUNK).await.expect("there are enough"),
+                false => device.deallocate(offset, CHUNK).await.expect("it is well"),
+            }
+            let mut model = model.borrow_mut();
+            model.moving = None;
+            let parts = model.volumes.get_mut(&volume.name).expect("it exists");
+            match map.chunk(index) {
+                Some(chunk) => drop(parts.insert(index, chunk)),
+                None => drop(parts.remove(&index)),
+            }
+        }
+    }
+}
+
 /// Takes, gives back, adds and removes, as the seed decides.
 async fn work(pool: Rc<Pool<SimDisk>>, model: Rc<RefCell<Model>>, seed: u64) {
     let mut rng = Rng::new(seed);
@@ -191,6 +214,61 @@ fn a_crash_leaves_what_clients_were_told() {
                     assert_eq!(again.free_chunks(), pool.free_chunks(), "{what}");
                 });
                 tried += 1;
+            }
+        }
+    }
+    assert!(tried > 3000, "{tried} crashes");
+}
+
+/// What an open pool says, as clients were told.
+fn found(pool: &Rc<Pool<SimDisk>>) -> Model {
+    let mut model = Model::default();
+    for volume in pool.superblock().volumes {
+        let map = pool.map(volume.number).expect("it exists");
+        let parts = (0..map.parts()).filter_map(|index| Some((index, map.chunk(index)?)));
+        model.volumes.insert(volume.name, parts.collect());
+    }
+    model
+}
+
+/// Another process goes on from what a killed one has written, which nothing has made stable. What it then does must not depend on
+/// that: after a power cut, no chunk has two owners, and no volume is missing.
+#[test]
+fn another_process_goes_on_after_a_kill_and_a_power_cut() {
+    let mut tried = 0;
+    for seed in 0..6 {
+        for (number, moment) in moments(seed).iter().enumerate().step_by(5) {
+            let kill = CrashPlan::Random(number as u64);
+            let sim = Sim::new(seed);
+            let disk = SimDisk::from_image(&sim.env(), &moment.disk.kill(kill.chooser()));
+            let model: Rc<RefCell<Model>> = Rc::default();
+            let next: Rc<RefCell<Vec<Moment>>> = Rc::default();
+            sim.block_on(async {
+                let pool = Pool::open(Rc::new(disk.clone())).await.expect("opens");
+                model.replace(found(&pool));
+                let (noted, watched, known) = (Rc::clone(&next), disk.clone(), Rc::clone(&model));
+                sim.set_observer(move |_| {
+                    noted.borrow_mut().push(Moment {
+                        disk: watched.moment(),
+                        model: known.borrow().clone(),
+                    });
+                });
+                add(&pool, &model, "later").await;
+                go_on(&pool, &model, &mut Rng::new(number as u64)).await;
+                sim.set_observer(|_| ());
+            });
+            for (event, moment) in next.take().iter().enumerate() {
+                for plan in [CrashPlan::Nothing, CrashPlan::Random(event as u64)] {
+                    let sim = Sim::new(seed);
+                    let disk = SimDisk::from_image(&sim.env(), &moment.disk.cut(plan.chooser()));
+                    let what = format!("seed {seed}, killed at {number}, cut at {event}, {plan:?}");
+                    sim.block_on(async {
+                        let pool = Pool::open(Rc::new(disk)).await;
+                        let pool = pool.unwrap_or_else(|error| panic!("{what}: {error}"));
+                        check(&pool, &moment.model, &what);
+                    });
+                    tried += 1;
+                }
             }
         }
     }
