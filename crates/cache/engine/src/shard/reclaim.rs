@@ -498,9 +498,6 @@ impl<P: Platform> Shard<P> {
             // device has been fenced.
             self.make_log_stable().await;
         }
-        if planted(PlantedBug::ChunkGivenBackEarly) && self.log.must_give() {
-            let _ = self.cache.deallocate(position, region_bytes).await;
-        }
         if !self.cache.is_fenced() {
             match self.tell_of_free(victim).await {
                 Ok(()) => {
@@ -534,7 +531,8 @@ impl<P: Platform> Shard<P> {
                 .await?;
         }
         self.log.empty_victim();
-        if planted(PlantedBug::RegionNotVoided) {
+        let given_early = self.log.must_give() && planted(PlantedBug::ChunkGivenBackEarly);
+        if planted(PlantedBug::RegionNotVoided) || given_early {
             return Ok(());
         }
         self.log

@@ -2,10 +2,16 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `sectors` | of the crash simulation of the engine: contents that identify the write they are from |
-//! | `world` | disks, a pool, and the caches of its volumes |
+//! | `sectors`, `oracle` | of the crash simulation of the engine: the allowed contents of each sector, now and after a crash |
+//! | `world` | a pool, and the caches of its volumes |
 //! | `sharing` | chunks move from one volume to another |
+//! | `life`, `crashes` | the same at random, with crashes |
 
+mod crashes;
+mod life;
+#[expect(dead_code, reason = "the crash simulation of the engine uses more of it")]
+#[path = "../../../engine/tests/crash/oracle.rs"]
+mod oracle;
 #[path = "../../../engine/tests/crash/sectors.rs"]
 mod sectors;
 mod sharing;

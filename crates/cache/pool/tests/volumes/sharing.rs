@@ -3,14 +3,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::{Env, IoBuf};
+use flaz_device::{Device, DeviceOp, Env, IoBuf};
 use flaz_engine::cache::Start;
+use flaz_engine::cache::resize::Resizing;
 use flaz_engine::check::{Finding, walk};
 use flaz_engine::settings::Mode;
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::Volume;
 use flaz_pool::Pool;
-use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
+use flaz_sim::{DiskConfig, FaultRates, Sim, SimDisk, SimEnv};
 use uuid::Uuid;
 
 use crate::sectors::{BLOCK_SECTORS, Print, SECTOR, fill, print_of};
@@ -38,7 +39,7 @@ fn pair(seed: u64, specs: &[Spec]) -> Pair {
             .expect("fits");
         let mut lives = Vec::new();
         for spec in specs {
-            add(&pool, spec).await;
+            assert!(add(&pool, spec).await, "there is room");
             let origin = Rc::new(SimDisk::new(&env, origin_config()));
             let live = Live::open(&env, &pool, *spec, &origin).await;
             lives.push(live.expect("opens"));
@@ -172,8 +173,7 @@ fn chunks_move_from_one_volume_to_another() {
                     .await
                     .expect("opens");
                 assert_eq!(live.regions_with_space(), before[number]);
-                let start = live.cache.borrow().as_ref().expect("open").start;
-                assert_eq!(start, Start::Warm(Epoch(1)));
+                assert_eq!(live.start(), Start::Warm(Epoch(1)));
                 live.assert_well();
                 let mut findings = Vec::new();
                 walk(&live.device, &mut |finding: Finding, _, _| {
@@ -190,4 +190,218 @@ fn chunks_move_from_one_volume_to_another() {
             }
         });
     }
+}
+
+/// Writes of either volume may be lost, and the device reports a failed flush once.
+#[test]
+fn a_failed_flush_is_told_to_both_volumes() {
+    for seed in 0..8 {
+        let specs = ["one", "two"].map(|name| Spec::new(name, Mode::WriteBack));
+        let pair = pair(seed, &specs);
+        pair.sim.block_on(async {
+            for (number, live) in pair.lives.iter().enumerate() {
+                live.write(7, 1 + number as u64).await;
+            }
+            pair.disk.fail_nth(DeviceOp::Flush, 1);
+            let first = &pair.lives[(seed % 2) as usize];
+            first.volume.flush().await.expect_err("it has failed");
+            for live in &pair.lives {
+                live.volume.flush().await.expect_err("its writes may be lost");
+            }
+        });
+    }
+}
+
+/// The volume of a failing origin serves what it has, and gives space to the other one.
+#[test]
+fn a_failing_origin_leaves_the_other_volume_alone() {
+    let specs = ["one", "two"].map(|name| Spec::new(name, Mode::WriteThrough));
+    let pair = pair(5, &specs);
+    let [one, two] = &pair.lives[..] else {
+        panic!("two")
+    };
+    pair.sim.block_on(async {
+        one.warm(0..BLOCKS).await;
+        one.origin.set_dead(true);
+        let read = |block: u64| one.volume.read(block * BLOCK, BLOCK as u32);
+        let mut cached = Vec::new();
+        for block in 0..BLOCKS {
+            if read(block).await.is_ok() {
+                cached.push(block);
+            }
+        }
+        assert!(
+            cached.len() > 500 && (cached.len() as u64) < BLOCKS,
+            "{}",
+            cached.len()
+        );
+        let before = two.regions_with_space();
+        assert!(one.give_back(10, None).await.expect("it is well"));
+        two.warm(0..BLOCKS).await;
+        assert_eq!(two.regions_with_space(), before + 10);
+        for block in (0..BLOCKS).step_by(3) {
+            two.write(block, 5).await;
+        }
+        two.volume.flush().await.expect("its origin is well");
+        let mut left = 0;
+        for block in cached {
+            left += u32::from(read(block).await.is_ok());
+        }
+        assert!(left > 200, "{left} blocks are still cached");
+        one.assert_well();
+        two.assert_well();
+    });
+}
+
+/// Dirty blocks that do not fit in the rest are written to the origin first. If it takes none, nothing is given back.
+#[test]
+fn dirty_blocks_are_written_before_space_is_given() {
+    for fails in [false, true] {
+        let pair = pair(9, &[Spec::new("one", Mode::WriteBack)]);
+        let one = &pair.lives[0];
+        pair.sim.block_on(async {
+            one.warm(0..BLOCKS).await;
+            one.origin.set_faults(FaultRates {
+                write_error_ppm: if fails { 1_000_000 } else { 0 },
+                stall_ppm: 1_000_000,
+                stall: Duration::from_millis(20),
+                ..FaultRates::default()
+            });
+            for block in 0..400 {
+                one.write(block, 1).await;
+            }
+            let before = one.stats().holdings;
+            let space = one.regions_with_space();
+            one.failed.set(fails);
+            let given = one.give_back(space.into(), None).await;
+            let after = one.stats().holdings;
+            if fails {
+                let error = given.expect_err("they cannot be written").to_string();
+                assert!(error.contains("bytes of dirty data do not fit"), "{error}");
+                assert_eq!((one.regions_with_space(), after.dirty_blocks), (space, 400));
+                assert_eq!(
+                    after.dirty_limit_bytes, before.dirty_limit_bytes,
+                    "it was called off"
+                );
+                one.origin.set_faults(FaultRates::default());
+            } else {
+                assert!(given.expect("it is well"));
+                assert_eq!(one.regions_with_space(), REGIONS_MIN);
+                assert!(before.dirty_device_bytes > after.dirty_limit_bytes, "{before:?}");
+                assert!(after.dirty_device_bytes <= after.dirty_limit_bytes, "{after:?}");
+            }
+            one.assert_well();
+            for block in 0..400 {
+                assert_eq!(one.version(block).await, Print::of_version(1), "block {block}");
+            }
+        });
+    }
+}
+
+impl Live {
+    async fn resize(&self, len: u64) {
+        let mut cache = self.cache.take().expect("one change at a time");
+        let mut step = cache.begin_resize(len).await.expect("it is possible");
+        while step != Resizing::Done {
+            self.env.sleep(Duration::from_millis(2)).await;
+            step = cache.continue_resize().await.expect("it is well");
+        }
+        *self.cache.borrow_mut() = Some(cache);
+    }
+}
+
+/// More regions need no chunks, and regions that are removed keep none: also if a crash has left one to them.
+#[test]
+fn a_volume_has_more_and_fewer_regions() {
+    let spec = Spec::new("one", Mode::WriteBack);
+    let Pair {
+        sim,
+        env,
+        disk,
+        pool,
+        mut lives,
+    } = pair(11, &[spec]);
+    let live = lives.remove(0);
+    let origin = Rc::clone(&live.origin);
+    sim.block_on(async {
+        live.warm(0..BLOCKS).await;
+        let geometry = live.superblock().geometry;
+        let (before, chunks) = (live.regions_with_space(), pool.superblock().chunks);
+        assert_eq!(pool.free_chunks(), 0);
+        disk.grow(2 * POOL_LEN);
+        assert!(pool.grow().await.expect("it is well") > chunks);
+        live.map.set_limit(0);
+        live.resize(live.device.len()).await;
+        assert_eq!(
+            live.superblock().geometry.regions_per_shard,
+            pool.superblock().chunks
+        );
+        assert_eq!(live.regions_with_space(), before, "they have no chunks yet");
+        live.map.set_limit(u32::MAX);
+        live.warm(0..BLOCKS).await;
+        assert!(live.regions_with_space() > before);
+        live.assert_well();
+        for block in (0..BLOCKS).step_by(9) {
+            live.write(block, 1).await;
+        }
+        live.resize(geometry.region_offset(0, 10)).await;
+        assert_eq!(live.superblock().geometry.regions_per_shard, 10);
+        assert!(live.regions_with_space() <= 10);
+        live.assert_well();
+        let number = live.number;
+        let beyond = live.map.front_parts() + 12;
+        live.stop().await.expect("stops");
+        pool.take_part(number, beyond).await.expect("one is free");
+        let live = Live::open(&env, &pool, spec, &origin).await.expect("opens");
+        assert_eq!(live.map.chunk(beyond), None);
+        live.assert_well();
+        for block in 0..BLOCKS {
+            let version = u64::from(block.is_multiple_of(9));
+            assert_eq!(
+                live.version(block).await,
+                Print::of_version(version),
+                "block {block}"
+            );
+        }
+    });
+}
+
+/// A write of the manifest that fails fences the cache; one of the chunk table leaves a region withheld, until a start looks again.
+#[test]
+fn each_write_failed_once_while_space_is_given_back() {
+    let (mut withheld, mut fenced) = (0, 0);
+    for nth in 1..40 {
+        let spec = Spec::new("one", Mode::WriteThrough);
+        let Pair {
+            sim,
+            env,
+            disk,
+            pool,
+            mut lives,
+        } = pair(13, &[spec]);
+        let live = lives.remove(0);
+        let origin = Rc::clone(&live.origin);
+        sim.block_on(async {
+            live.warm(0..BLOCKS).await;
+            disk.fail_nth(DeviceOp::Write, nth);
+            let given = live.give_back(8, None).await;
+            live.warm(0..200).await;
+            let stats = live.stats();
+            if stats.holdings.cache_failed {
+                given.expect_err("the cache is not used");
+                fenced += 1;
+                return;
+            }
+            assert!(given.expect("the other regions are given back"));
+            let space = u64::from(live.regions_with_space()) * CHUNK;
+            withheld += u32::from(stats.holdings.capacity_bytes < space);
+            assert!(stats.holdings.capacity_bytes + CHUNK >= space);
+            live.stop().await.expect("stops");
+            let live = Live::open(&env, &pool, spec, &origin).await.expect("opens");
+            live.assert_well();
+            live.warm(0..BLOCKS).await;
+            live.assert_well();
+        });
+    }
+    assert!(withheld > 3 && fenced > 3, "{withheld}, {fenced}");
 }

@@ -1,6 +1,7 @@
 //! Disks, a pool on one of them, and the caches of its volumes.
 
 use std::cell::{Cell, RefCell};
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,15 +9,17 @@ use std::time::Duration;
 use flaz_codec::CodecSpec;
 use flaz_device::{Device, Env};
 use flaz_engine::cache::resize::Resizing;
-use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Sizes, create};
+use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Sizes, Start, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions, SharedSpace};
+use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::volume::IoError;
 use flaz_pool::pool::ChunksOf;
-use flaz_pool::{Pool, VolumeDevice, VolumeMap, VolumeOptions};
+use flaz_pool::{Pool, PoolError, VolumeDevice, VolumeMap, VolumeOptions};
 use flaz_sim::{DiscardMode, DiskConfig, SimDisk, SimEnv};
 use uuid::Uuid;
 
@@ -80,8 +83,8 @@ pub fn origin_config() -> DiskConfig {
     }
 }
 
-/// Adds a volume to a pool, with an empty cache.
-pub async fn add(pool: &Rc<Pool<SimDisk>>, spec: &Spec) -> u32 {
+/// Adds a volume to a pool, with an empty cache. False: there are too few chunks.
+pub async fn add(pool: &Rc<Pool<SimDisk>>, spec: &Spec) -> bool {
     let superblock = pool.superblock();
     let space = SharedSpace {
         chunk_bytes: superblock.layout.chunk_bytes,
@@ -103,9 +106,12 @@ pub async fn add(pool: &Rc<Pool<SimDisk>>, spec: &Spec) -> u32 {
         at_most: 0,
     };
     let uuid = options.uuid;
-    let prepared = pool.prepare(options).await.expect("there is room");
-    let number = prepared.number();
-    let device = pool.open_volume(number).expect("it is prepared");
+    let prepared = match pool.prepare(options).await {
+        Ok(prepared) => prepared,
+        Err(PoolError::NoChunk { .. }) => return false,
+        Err(error) => panic!("{error}"),
+    };
+    let device = pool.open_volume(prepared.number()).expect("it is prepared");
     assert_eq!(device.len(), geometry.device_len, "as planned");
     let options = CreateOptions {
         uuid,
@@ -116,9 +122,16 @@ pub async fn add(pool: &Rc<Pool<SimDisk>>, spec: &Spec) -> u32 {
         origin_identity: spec.name.into(),
         origin_path: spec.name.into(),
     };
-    create(&device, options).await.expect("it is well");
+    match create(&device, options).await {
+        Ok(_) => {}
+        Err(CacheError::Device(error)) if error.source.kind() == ErrorKind::StorageFull => {
+            pool.abandon(prepared);
+            return false;
+        }
+        Err(error) => panic!("{error}"),
+    }
     pool.commit(prepared).await.expect("it is well");
-    number
+    true
 }
 
 /// The cache of a volume, open.
@@ -171,6 +184,16 @@ impl Live {
         self.pool.chunks_of(self.number) - self.map.front_parts()
     }
 
+    pub fn superblock(&self) -> Superblock {
+        let cache = self.cache.borrow();
+        cache.as_ref().expect("it is open").superblock().clone()
+    }
+
+    /// How the cache started.
+    pub fn start(&self) -> Start {
+        self.cache.borrow().as_ref().expect("it is open").start
+    }
+
     pub fn stats(&self) -> StatsSnapshot {
         self.cache.borrow().as_ref().expect("it is open").stats()
     }
@@ -204,6 +227,14 @@ impl Live {
         };
         *self.cache.borrow_mut() = Some(cache);
         ended
+    }
+
+    /// Writes everything dirty to the origin.
+    pub async fn clean(&self) -> Result<(), IoError> {
+        let cache = self.cache.take().expect("one change at a time");
+        let cleaned = cache.clean_all().await;
+        *self.cache.borrow_mut() = Some(cache);
+        cleaned
     }
 
     pub async fn stop(self) -> Result<(), CacheError> {
