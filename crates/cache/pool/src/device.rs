@@ -202,6 +202,14 @@ impl<D: Device + Clone, C: Chunks> VolumeDevice<D, C> {
         &self.map
     }
 
+    /// A write has ended. One with FUA that fails may have been a flush that has failed.
+    fn noted(&self, result: Result<(), DeviceError>, fua: bool) -> Result<(), DeviceError> {
+        if result.is_err() && fua && !self.device.fua_stands_alone() {
+            self.chunks.note_failed_flush();
+        }
+        result
+    }
+
     /// The only piece of a range, if it lies in one part that has a chunk.
     fn position(&self, offset: u64, len: u64) -> Option<u64> {
         let mut pieces = self.map.pieces(offset, len);
@@ -257,7 +265,8 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
     async fn write_at(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
         let len = buf.len() as u64;
         if let Some(position) = self.position(offset, len) {
-            return self.device.write_at(position, buf, fua).await;
+            let (buf, result) = self.device.write_at(position, buf, fua).await;
+            return (buf, self.noted(result, fua));
         }
         let pieces: Vec<Piece> = self.map.pieces(offset, len).collect();
         if pieces.iter().any(|piece| piece.position.is_none()) {
@@ -271,7 +280,7 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
             let part = IoBuf::copy_of(&buf[at..at + len]);
             let (_, result) = self.device.write_at(position, part, fua).await;
             if result.is_err() {
-                return (buf, result);
+                return (buf, self.noted(result, fua));
             }
             at += len;
         }
@@ -348,9 +357,8 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
     ) -> Result<(), DeviceError> {
         for piece in self.map.pieces(offset, len).collect::<Vec<_>>() {
             if let Some(position) = piece.position {
-                self.device
-                    .write_zeroes(position, piece.len, may_unmap, fua)
-                    .await?;
+                let zeroes = self.device.write_zeroes(position, piece.len, may_unmap, fua);
+                self.noted(zeroes.await, fua)?;
             }
         }
         Ok(())

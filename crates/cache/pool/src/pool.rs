@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use flaz_device::local::Semaphore;
-use flaz_device::{Device, DeviceError, IoBuf};
+use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
 use uuid::Uuid;
 
 use crate::device::{Chunks, VolumeDevice, VolumeMap};
@@ -117,7 +117,7 @@ impl<D: Device> Pool<D> {
     /// [`PoolError`]: the pool is damaged, or the device fails. Nothing has changed then.
     pub async fn reload(&self) -> Result<(), PoolError> {
         let _permit = self.writer.acquire(1).await;
-        let (superblock, table, generations) = read(&*self.device).await?;
+        let (superblock, table, generations) = self.noted(read(&*self.device).await)?;
         if superblock.uuid != self.superblock.borrow().uuid {
             return Err(PoolError::Contradiction(
                 "the device has another pool now".to_owned(),
@@ -414,24 +414,26 @@ impl<D: Device> Pool<D> {
     /// The chunk of a part of a volume becomes free, if it has one.
     ///
     /// # Errors
-    /// The part keeps its chunk: [`PoolError::NoVolume`], or the device fails.
+    /// [`PoolError::NoVolume`], or the device fails: the part has no chunk, and the chunk is not free. It can be given back again; if
+    /// the part takes a chunk, it gets the same one.
     pub async fn give_part(&self, number: u32, index: u32) -> Result<(), PoolError> {
         let _permit = self.writer.acquire(1).await;
         let map = self.map(number)?;
-        let Some(chunk) = map.chunk(index) else {
-            return Ok(());
-        };
         let owner = Owner {
             volume: number,
             index,
+        };
+        let pending = self.pending.borrow_mut().remove(&owner);
+        let Some(chunk) = map.chunk(index).or(pending) else {
+            return Ok(());
         };
         map.set(index, None);
         self.table.borrow_mut().give(chunk);
         let written = self.write_sector(self.sector_of(chunk), true).await;
         if written.is_err() {
-            // The device may still have the entry: the part gets no other chunk.
+            // The device may have the entry or not: the part gets no other chunk, and this one only with a new entry.
             self.table.borrow_mut().take(chunk, owner);
-            map.set(index, Some(chunk));
+            self.pending.borrow_mut().insert(owner, chunk);
         }
         Ok(written?)
     }
@@ -492,26 +494,47 @@ impl<D: Device> Pool<D> {
         sector.write(&mut buf);
         for copy in 0..2 {
             let position = layout.table_offset(number, copy);
-            self.device
-                .write_at(position, IoBuf::copy_of(&buf), stable)
-                .await
-                .1?;
+            let written = self.device.write_at(position, IoBuf::copy_of(&buf), stable).await;
+            if written.1.is_err() && stable && !self.device.fua_stands_alone() {
+                self.note_failed_flush();
+            }
+            written.1?;
         }
         Ok(())
+    }
+
+    /// Number of failed flushes of the cache device, by the pool or by a volume on its thread.
+    #[must_use]
+    pub fn failed_flushes(&self) -> u64 {
+        self.failed_flushes.get()
+    }
+
+    fn note_failed_flush(&self) {
+        self.failed_flushes.set(self.failed_flushes() + 1);
+    }
+
+    /// A flush of the pool may have failed: the device may have dropped writes of volumes, and reports that once.
+    fn noted<T>(&self, result: Result<T, PoolError>) -> Result<T, PoolError> {
+        if let Err(PoolError::Device(error)) = &result
+            && error.op == DeviceOp::Flush
+        {
+            self.note_failed_flush();
+        }
+        result
     }
 
     /// Writes both slots, one after the other; then `next` is the superblock. If that fails, the device gets the present one again,
     /// as far as it takes writes.
     async fn write_superblock(&self, mut next: PoolSuperblock) -> Result<(), PoolError> {
         next.generation += 1;
-        let written = self.write_slots(&next).await;
+        let written = self.noted(self.write_slots(&next).await);
         if written.is_ok() {
             self.superblock.replace(next);
             return Ok(());
         }
         let mut now = self.superblock();
         now.generation = next.generation + 1;
-        if self.write_slots(&now).await.is_ok() {
+        if self.noted(self.write_slots(&now).await).is_ok() {
             self.superblock.replace(now);
         }
         written
@@ -652,11 +675,11 @@ impl<D: Device> Chunks for ChunksOf<D> {
     }
 
     fn failed_flushes(&self) -> u64 {
-        self.pool.failed_flushes.get()
+        self.pool.failed_flushes()
     }
 
     fn note_failed_flush(&self) {
-        self.pool.failed_flushes.set(self.failed_flushes() + 1);
+        self.pool.note_failed_flush();
     }
 }
 

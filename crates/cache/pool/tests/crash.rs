@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use flaz_device::{Device, IoBuf};
+use flaz_device::{Device, DeviceOp, IoBuf};
 use flaz_pool::{Pool, PoolError, VolumeOptions};
 use flaz_sim::{CrashPlan, DiskConfig, DiskMoment, Rng, Sim, SimDisk};
 use uuid::Uuid;
@@ -348,6 +348,53 @@ fn shares_are_guaranteed_and_capped() {
         let error = pool.set_share("two", 1 << 20, 0).await.expect_err("too many");
         assert!(matches!(error, PoolError::Field { .. }), "{error}");
     });
+}
+
+/// The entry of a chunk that could not be given back may be gone. The part takes it again only with a new one.
+#[test]
+fn a_chunk_whose_return_failed_is_taken_again() {
+    for nth in 1..=2 {
+        let sim = Sim::new(nth);
+        let disk = SimDisk::new(&sim.env(), DiskConfig::fast(4 << 20));
+        let (front, data) = (CHUNK + 4096, IoBuf::copy_of(&[7; 512]));
+        let number = sim.block_on(async {
+            let pool = Pool::create(Rc::new(disk.clone()), Uuid::from_u128(77), CHUNK);
+            let pool = pool.await.expect("fits");
+            let prepared = pool.prepare(options("one", 0)).await.expect("there is room");
+            let number = prepared.number();
+            pool.commit(prepared).await.expect("it is well");
+            let device = pool.open_volume(number).expect("it exists");
+            device.allocate(front, CHUNK).await.expect("there is room");
+            let free = pool.free_chunks();
+            disk.fail_nth(DeviceOp::Write, nth);
+            device.deallocate(front, CHUNK).await.expect_err("it has failed");
+            assert!(!device.has_space(front, CHUNK) && pool.free_chunks() == free);
+            device.allocate(front, CHUNK).await.expect("it has one");
+            assert_eq!(pool.free_chunks(), free);
+            device
+                .write_at(front, data, true)
+                .await
+                .1
+                .expect("it has its chunk");
+            disk.fail_nth(DeviceOp::Write, nth);
+            let second = front + CHUNK;
+            device.allocate(second, CHUNK).await.expect_err("it has failed");
+            device.deallocate(second, CHUNK).await.expect("it is well");
+            assert_eq!(pool.free_chunks(), free, "the failed attempt leaves nothing");
+            number
+        });
+        let image = disk.crash(&CrashPlan::Nothing);
+        let sim = Sim::new(nth);
+        let disk = Rc::new(SimDisk::from_image(&sim.env(), &image));
+        sim.block_on(async {
+            let pool = Pool::open(disk).await.expect("opens");
+            let device = pool.open_volume(number).expect("it exists");
+            assert!(device.has_space(front, CHUNK), "write {nth}");
+            let (read, result) = device.read_at(front, IoBuf::new(512)).await;
+            result.expect("it is well");
+            assert_eq!(read[..], [7; 512]);
+        });
+    }
 }
 
 /// What is written through a volume's device is read through it, wherever its chunks lie.

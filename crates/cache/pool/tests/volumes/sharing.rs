@@ -192,10 +192,10 @@ fn chunks_move_from_one_volume_to_another() {
     }
 }
 
-/// Writes of either volume may be lost, and the device reports a failed flush once.
+/// Writes of either volume may be lost, and the device reports a failed flush once: to a volume, or to the pool.
 #[test]
 fn a_failed_flush_is_told_to_both_volumes() {
-    for seed in 0..8 {
+    for seed in 0..9 {
         let specs = ["one", "two"].map(|name| Spec::new(name, Mode::WriteBack));
         let pair = pair(seed, &specs);
         pair.sim.block_on(async {
@@ -203,8 +203,10 @@ fn a_failed_flush_is_told_to_both_volumes() {
                 live.write(7, 1 + number as u64).await;
             }
             pair.disk.fail_nth(DeviceOp::Flush, 1);
-            let first = &pair.lives[(seed % 2) as usize];
-            first.volume.flush().await.expect_err("it has failed");
+            match pair.lives.get((seed % 3) as usize) {
+                Some(first) => drop(first.volume.flush().await.expect_err("it has failed")),
+                None => drop(pair.pool.set_share("one", 3, 0).await.expect_err("it has failed")),
+            }
             for live in &pair.lives {
                 live.volume.flush().await.expect_err("its writes may be lost");
             }
@@ -376,8 +378,8 @@ fn each_write_failed_once_while_space_is_given_back() {
             sim,
             env,
             disk,
-            pool,
             mut lives,
+            ..
         } = pair(13, &[spec]);
         let live = lives.remove(0);
         let origin = Rc::clone(&live.origin);
@@ -397,6 +399,7 @@ fn each_write_failed_once_while_space_is_given_back() {
             withheld += u32::from(stats.holdings.capacity_bytes < space);
             assert!(stats.holdings.capacity_bytes + CHUNK >= space);
             live.stop().await.expect("stops");
+            let pool = Pool::open(Rc::new(disk.clone())).await.expect("opens");
             let live = Live::open(&env, &pool, spec, &origin).await.expect("opens");
             live.assert_well();
             live.warm(0..BLOCKS).await;
