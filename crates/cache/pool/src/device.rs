@@ -316,10 +316,13 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
         self.map.pieces(offset, len).all(|piece| piece.position.is_some())
     }
 
-    /// The range is a region.
+    /// Fails if the range is not a region: a cache that was not made for this device may have others.
     async fn deallocate(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
         let (index, within, whole) = self.map.part(offset);
-        assert_eq!((within, whole), (0, len), "a region is given back");
+        if (within, whole) != (0, len) || index < self.map.front_parts() {
+            let why = io::Error::other("the range is not a region of the volume's cache");
+            return Err(DeviceError::new(DeviceOp::Discard, offset, len, why));
+        }
         let given = self.chunks.give(index).await;
         given.map_err(|source| DeviceError::new(DeviceOp::Discard, offset, len, source))
     }

@@ -444,6 +444,10 @@ fn a_volume_reads_what_it_wrote() {
                 );
             }
         }
+        for (offset, bytes) in [(0, CHUNK), (front + 512, CHUNK), (front, 512)] {
+            let given = devices[0].deallocate(offset, bytes).await;
+            given.expect_err("it is not a region");
+        }
         let beyond = devices[0].write_at(len, IoBuf::zeroed(512), false).await.1;
         beyond.expect_err("it has no chunk there");
     });
