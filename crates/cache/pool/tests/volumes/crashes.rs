@@ -37,6 +37,8 @@ fn new(seed: u64) -> Start {
         },
         shards: 1 + u32::from(name == "two" && rng.coin()),
         policy: PolicyKind::ALL[rng.below(3) as usize],
+        codec: ["none", "lz4"][rng.below(2) as usize],
+        dirty_percent: [10, 25, 50][rng.below(3) as usize],
     });
     let exists = |spec: &Spec| match spec.name {
         "three" if seed.is_multiple_of(2) => Exists::No,

@@ -408,6 +408,10 @@ impl World {
                     drop(live);
                     self.remove(pool, slot).await?;
                 }
+                (Some(_), 2) => {
+                    let shared = pool.set_share(slot.spec.name, rng.below(12) as u32, 0).await;
+                    shared.map_err(|error| error.to_string())?;
+                }
                 (Some(live), _) => self.give_back(slot, &live, &mut rng).await?,
                 (None, _) if slot.exists.get() == Exists::No && !slot.closing.get() => {
                     slot.exists.set(Exists::Perhaps);

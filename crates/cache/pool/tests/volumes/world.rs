@@ -51,6 +51,8 @@ pub struct Spec {
     pub mode: Mode,
     pub shards: u32,
     pub policy: PolicyKind,
+    pub codec: &'static str,
+    pub dirty_percent: u8,
 }
 
 impl Spec {
@@ -60,6 +62,8 @@ impl Spec {
             mode,
             shards: 1,
             policy: PolicyKind::S3Fifo,
+            codec: "none",
+            dirty_percent: 50,
         }
     }
 
@@ -67,8 +71,8 @@ impl Spec {
         Settings {
             mode: self.mode,
             policy: self.policy,
-            codec: "none".parse().expect("a codec"),
-            dirty_percent: 50,
+            codec: self.codec.parse().expect("a codec"),
+            dirty_percent: self.dirty_percent,
             ..Settings::default()
         }
     }
