@@ -41,6 +41,8 @@ pub struct VolumeMap {
     /// Chunks of the whole device.
     chunks: AtomicU32,
     map: Box<[AtomicU32]>,
+    /// Number of parts that have a chunk.
+    held: AtomicU32,
     /// Most chunks that the volume takes for now.
     limit: AtomicU32,
     /// How often the volume asked for a chunk, and there was none for it.
@@ -58,6 +60,7 @@ impl VolumeMap {
             front_bytes,
             chunks: AtomicU32::new(chunks),
             map: (0..parts).map(|_| AtomicU32::new(NONE)).collect(),
+            held: AtomicU32::new(0),
             limit: AtomicU32::new(u32::MAX),
             shortages: AtomicU64::new(0),
             failed_flushes: AtomicU64::new(0),
@@ -85,9 +88,7 @@ impl VolumeMap {
     /// Number of parts that have a chunk.
     #[must_use]
     pub fn chunks(&self) -> u32 {
-        (0..self.parts())
-            .filter(|part| self.chunk(*part).is_some())
-            .count() as u32
+        self.held.load(Ordering::Acquire)
     }
 
     /// The chunk of a part.
@@ -114,8 +115,14 @@ impl VolumeMap {
         self.limit.store(chunks, Ordering::Release);
     }
 
+    /// On one thread: that of the pool.
     pub(crate) fn set(&self, index: u32, chunk: Option<u32>) {
-        self.map[index as usize].store(chunk.unwrap_or(NONE), Ordering::Release);
+        let before = self.map[index as usize].swap(chunk.unwrap_or(NONE), Ordering::AcqRel);
+        match (before != NONE, chunk.is_some()) {
+            (false, true) => self.held.fetch_add(1, Ordering::AcqRel),
+            (true, false) => self.held.fetch_sub(1, Ordering::AcqRel),
+            _ => 0,
+        };
     }
 
     pub(crate) fn set_chunks(&self, chunks: u32) {

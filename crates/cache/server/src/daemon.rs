@@ -135,6 +135,9 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let cache_file = cache.file().clone();
     let deadlined = Deadline::new(cache.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&deadlined))?;
+    if let Some(member) = &held.member {
+        member.check(&superblock)?;
+    }
     block_device::refuse_left_over(&superblock, spec.device.as_ref().map(|device| device.driver))?;
     let state = open_state(spec, superblock.uuid)?;
     let origin_path = spec

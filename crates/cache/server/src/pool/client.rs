@@ -7,8 +7,8 @@
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use flaz_pool::{Chunks, Pool, PoolError, PoolSuperblock};
 use flaz_runtime::file::{ByteLock, FileDevice, Hold, OpenMode, lock_byte, wait_for_byte};
@@ -23,6 +23,8 @@ use crate::safety::Access;
 
 /// How long a command waits for another process that changes the pool.
 const ANSWER_WITHIN: Duration = Duration::from_secs(300);
+/// How long a volume that was refused a chunk does not ask for another one.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
 
 /// A pool on a device that is read and written by this process.
 pub(crate) type HostPool = Rc<Pool<FileDevice>>;
@@ -40,7 +42,10 @@ pub struct PoolClient {
     orders: Arc<Mutex<mpsc::Sender<Order>>>,
     /// Number of the volume whose chunks are taken and given back.
     volume: u32,
-    failures: Option<Arc<FailedFlushes>>,
+    /// Of a process that serves a volume.
+    failures: Arc<OnceLock<FailedFlushes>>,
+    /// When a chunk was refused last.
+    refused: Arc<Mutex<Option<Instant>>>,
 }
 
 impl std::fmt::Debug for PoolClient {
@@ -64,23 +69,25 @@ impl PoolClient {
         };
         let file = FileDevice::open(device, mode)?;
         let (sender, orders) = mpsc::channel();
-        std::thread::Builder::new()
-            .name("flaz-pool".to_owned())
-            .spawn(move || drive(&file, &orders))?;
+        let failures = Arc::new(OnceLock::new());
         let client = Self {
             orders: Arc::new(Mutex::new(sender)),
             volume: 0,
-            failures: None,
+            failures: Arc::clone(&failures),
+            refused: Arc::default(),
         };
+        std::thread::Builder::new()
+            .name("flaz-pool".to_owned())
+            .spawn(move || drive(&file, &orders, &failures))?;
         let superblock = client.ask_blocking(Access::Read, async |pool| Ok(pool.superblock()))?;
         Ok((client, superblock))
     }
 
     /// The same thread, for the chunks of a volume.
     pub(crate) fn of_volume(&self, superblock: &PoolSuperblock, volume: u32) -> Self {
+        self.failures.get_or_init(|| FailedFlushes::of(superblock.uuid));
         Self {
             volume,
-            failures: Some(Arc::new(FailedFlushes::of(superblock.uuid))),
             ..self.clone()
         }
     }
@@ -148,7 +155,7 @@ async fn answered<T: Send>(
     let _ = reply.send(answer);
 }
 
-fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>) {
+fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>, failures: &OnceLock<FailedFlushes>) {
     let runtime = match Runtime::new(Config::default()) {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -157,10 +164,15 @@ fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>) {
         }
     };
     runtime.block_on(async {
-        let mut known = None;
+        let (mut known, mut told) = (None, 0);
         while let Ok(Order { access, work }) = orders.recv() {
             let pool = now(device, access, &mut known).await;
             work(pool).await;
+            // Those of the table count for all volumes too.
+            let failed = known.as_ref().map_or(0, |pool: &HostPool| pool.failed_flushes());
+            if let Some(failures) = failures.get() {
+                failures.note_more(&mut told, failed);
+            }
             if let Err(error) = lock_byte(device, TABLE, ByteLock::Released) {
                 tracing::error!("the lock of the volumes cannot be released: {error}");
             }
@@ -205,11 +217,22 @@ fn as_io(error: HostError) -> io::Error {
 
 impl Chunks for PoolClient {
     async fn take(&self, index: u32) -> io::Result<()> {
+        let refused = || self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        // A cache asks for each region that it fills.
+        if refused().is_some_and(|at| at.elapsed() < REFUSED_FOR) {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "no chunk was free a moment ago",
+            ));
+        }
         let volume = self.volume;
         let taken = self.ask(Access::ReadWrite, async move |pool| {
             Ok(pool.take_part(volume, index).await?)
         });
-        taken.await.map_err(as_io)
+        let taken = taken.await.map_err(as_io);
+        let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
+        *refused() = taken.as_ref().is_err_and(is_refused).then(Instant::now);
+        taken
     }
 
     async fn give(&self, index: u32) -> io::Result<()> {
@@ -221,11 +244,11 @@ impl Chunks for PoolClient {
     }
 
     fn failed_flushes(&self) -> u64 {
-        self.failures.as_ref().map_or(0, |failures| failures.count())
+        self.failures.get().map_or(0, FailedFlushes::count)
     }
 
     fn note_failed_flush(&self) {
-        if let Some(failures) = &self.failures {
+        if let Some(failures) = self.failures.get() {
             failures.note();
         }
     }

@@ -46,6 +46,14 @@ impl FailedFlushes {
         shared.map_or_else(|| self.own.load(Ordering::Acquire), |metadata| metadata.len())
     }
 
+    /// Tells of failures of another count, of which `known` were told.
+    pub(super) fn note_more(&self, known: &mut u64, now: u64) {
+        for _ in *known..now {
+            self.note();
+        }
+        *known = now;
+    }
+
     pub(super) fn note(&self) {
         self.own.fetch_add(1, Ordering::AcqRel);
         if let Some(mut file) = self.shared.as_ref()

@@ -149,6 +149,14 @@ pub fn add(spec: &VolumeSpec) -> Result<CreateReport, HostError> {
         shard_count: spec.shards,
     };
     let share = spec.share.chunks(superblock.layout.chunk_bytes, (0, 0))?;
+    // A cache stamps its structures with the first bytes of its UUID.
+    let id = |uuid: &Uuid| uuid.as_fields().0;
+    let is_taken = |uuid: &Uuid| superblock.volumes.iter().any(|other| id(&other.uuid) == id(uuid));
+    let uuid = std::iter::repeat_with(Uuid::new_v4).find(|uuid| !is_taken(uuid));
+    let options = CreateOptions {
+        uuid: uuid.unwrap_or(options.uuid),
+        ..options
+    };
     let (name, path) = (spec.name.clone(), device.clone());
     let created = client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
         let superblock = pool.superblock();

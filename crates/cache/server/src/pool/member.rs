@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use flaz_engine::format::superblock::Superblock;
 use flaz_pool::{PoolSuperblock, VolumeDevice, VolumeEntry};
 use flaz_runtime::file::{ByteLock, FileDevice, Hold, OpenMode, is_byte_locked, lock_byte};
 
@@ -46,6 +47,34 @@ impl Member {
             client,
             entry,
         })
+    }
+}
+
+impl Member {
+    /// Checks that the cache on the volume's device is the one that was made for it.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub(crate) fn check(&self, cache: &Superblock) -> Result<(), HostError> {
+        let (geometry, entry) = (&cache.geometry, &self.entry);
+        let fits = geometry.data_offset() == entry.front_bytes
+            && geometry.region_bytes == self.part.map().chunk_bytes()
+            && cache.uuid == entry.uuid;
+        if fits {
+            return Ok(());
+        }
+        Err(format!(
+            "volume {}: expected the cache {} with metadata of {} bytes and regions of {} bytes, found {} with {} and {}: the device \
+             was changed by another program; remove the volume, and add it anew",
+            entry.name,
+            entry.uuid,
+            entry.front_bytes,
+            self.part.map().chunk_bytes(),
+            cache.uuid,
+            geometry.data_offset(),
+            geometry.region_bytes
+        )
+        .into())
     }
 }
 

@@ -98,7 +98,7 @@ pub(super) fn open_exclusively(node: &Node) -> Result<(File, bool), SafetyError>
 pub(super) fn open_shared(node: &Node, access: Access) -> Result<(File, bool, Option<Use>), SafetyError> {
     let (file, claimed) = open_unlocked(node, access)?;
     let locking = failed("lock", &node.path);
-    if !node.is_block_device() && !lock(&file, Access::Read).map_err(&locking)? {
+    if !node.is_block_device() && !lock(&file, Access::Read).map_err(failed("lock", &node.path))? {
         return Ok((file, false, Some(Use::Locked)));
     }
     let others =
