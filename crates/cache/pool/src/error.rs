@@ -34,6 +34,17 @@ pub enum PoolError {
         /// The value.
         found: String,
     },
+    /// The volumes cannot all get what they are guaranteed.
+    #[error(
+        "the volumes need, or are guaranteed, {sum} bytes together: expected at most {most}, those of the cache device; lower \
+         --at-least of one, or remove one"
+    )]
+    Guarantees {
+        /// Bytes that are guaranteed.
+        sum: u64,
+        /// Bytes for volumes.
+        most: u64,
+    },
     /// All chunks are in use, or kept for other volumes.
     #[error("no chunk is free for volume {volume}: {why}")]
     NoChunk {

@@ -29,7 +29,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Fewest chunks of a pool.
 pub const CHUNKS_MIN: u32 = 8;
 /// Most chunks of a pool.
-pub const CHUNKS_LIMIT: u32 = 1 << 28;
+pub const CHUNKS_LIMIT: u32 = 1 << 25;
 /// Smallest and largest chunk, in bytes.
 pub const CHUNK_BYTES: std::ops::RangeInclusive<u64> = (128 << 10)..=(256 << 20);
 /// A pool can grow to as many times its size.
@@ -64,6 +64,12 @@ impl PoolLayout {
     #[must_use]
     pub fn table_sectors(&self) -> u32 {
         self.chunks_max.div_ceil(self.chunks_per_sector())
+    }
+
+    /// Sectors of one copy that describe the first `chunks` chunks. The others are written when the pool grows.
+    #[must_use]
+    pub fn sectors_of(&self, chunks: u32) -> u32 {
+        chunks.div_ceil(self.chunks_per_sector())
     }
 
     /// Byte offset of one copy (0 or 1) of a sector of the table.
@@ -140,10 +146,20 @@ pub struct VolumeEntry {
     pub name: String,
     /// Bytes of its own cache device before the first region.
     pub front_bytes: u64,
+    /// Chunks without which its cache cannot work: its front, and the fewest regions.
+    pub least: u32,
     /// Chunks that no other volume gets.
     pub at_least: u32,
     /// Most chunks that it gets; 0: no limit.
     pub at_most: u32,
+}
+
+impl VolumeEntry {
+    /// Chunks that the volume always has, or can have.
+    #[must_use]
+    pub fn guarantee(&self) -> u32 {
+        self.least.max(self.at_least)
+    }
 }
 
 /// Identity and volumes of a pool.
@@ -190,7 +206,8 @@ struct RawVolume {
     front_bytes: U64,
     at_least: U32,
     at_most: U32,
-    reserved: [u8; 24],
+    least: U32,
+    reserved: [u8; 20],
     name: [u8; NAME_BYTES_MAX],
 }
 
@@ -230,6 +247,7 @@ impl PoolSuperblock {
             raw.front_bytes = U64::new(volume.front_bytes);
             raw.at_least = U32::new(volume.at_least);
             raw.at_most = U32::new(volume.at_most);
+            raw.least = U32::new(volume.least);
             raw.name[..volume.name.len()].copy_from_slice(volume.name.as_bytes());
         }
         raw.checksum = U32::new(crc32c::crc32c(raw.as_bytes()));
@@ -324,8 +342,12 @@ impl PoolSuperblock {
             let same = before
                 .clone()
                 .any(|other| other.name == volume.name || other.uuid == volume.uuid);
-            if same || volume.name.is_empty() || volume.name.len() > NAME_BYTES_MAX {
-                let expected = format!("another one, of 1 to {NAME_BYTES_MAX} bytes");
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            let is_name =
+                (1..=NAME_BYTES_MAX).contains(&volume.name.len()) && volume.name.bytes().all(is_plain);
+            if same || !is_name {
+                let expected =
+                    format!("another one, of 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.'");
                 return Err(PoolError::field("name of a volume", expected, &volume.name));
             }
             if volume.front_bytes == 0
@@ -339,8 +361,8 @@ impl PoolSuperblock {
                     volume.front_bytes,
                 ));
             }
-            if volume.at_most > 0 && volume.at_most < volume.at_least {
-                let expected = format!("at least {}", volume.at_least);
+            if volume.at_most > 0 && volume.at_most < volume.guarantee() {
+                let expected = format!("at least {}", volume.guarantee());
                 return Err(PoolError::field(
                     "most chunks of a volume",
                     expected,
@@ -372,6 +394,7 @@ fn parse_volume(raw: &RawVolume) -> Result<VolumeEntry, PoolError> {
         front_bytes: raw.front_bytes.get(),
         at_least: raw.at_least.get(),
         at_most: raw.at_most.get(),
+        least: raw.least.get(),
     })
 }
 
@@ -499,6 +522,7 @@ mod tests {
     fn superblock() -> PoolSuperblock {
         let (layout, chunks) = PoolLayout::plan(64 << 20, 512, 256 << 10).expect("fits");
         let volume = |number, name: &str| VolumeEntry {
+            least: 3,
             number,
             uuid: Uuid::from_u128(number.into()),
             name: name.into(),

@@ -20,6 +20,14 @@ use crate::format::{
 };
 use crate::table::Table;
 
+/// Bytes of the table that are read at a time.
+const READ_BYTES: u32 = 1 << 20;
+/// With a chunk that it asks for, a volume gets more: this share of the free ones, and so many at most.
+const TAKEN_SHARE: u32 = 64;
+const TAKEN_MAX: u32 = 16;
+/// Numbers of volumes are below this.
+const NUMBER_MAX: u32 = u32::MAX - 1;
+
 /// What a new volume gets.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
@@ -29,6 +37,8 @@ pub struct VolumeOptions {
     pub name: String,
     /// Bytes of its cache device before the first region.
     pub front_bytes: u64,
+    /// Chunks without which its cache cannot work.
+    pub least: u32,
     /// Chunks that no other volume gets.
     pub at_least: u32,
     /// Most chunks that it gets; 0: no limit.
@@ -60,6 +70,8 @@ pub struct Pool<D> {
     pending: RefCell<BTreeMap<Owner, u32>>,
     writer: Semaphore,
     failed_flushes: Cell<u64>,
+    /// The volume that is being added.
+    prepared: RefCell<Option<VolumeEntry>>,
 }
 
 impl<D: Device> Pool<D> {
@@ -92,7 +104,7 @@ impl<D: Device> Pool<D> {
             table,
             vec![0; layout.table_sectors() as usize],
         ));
-        for sector in 0..layout.table_sectors() {
+        for sector in 0..layout.sectors_of(chunks) {
             pool.write_sector(sector, false).await?;
         }
         pool.device.flush().await?;
@@ -106,18 +118,36 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// [`PoolError`]: there is none, it is damaged, or the device fails.
     pub async fn open(device: Rc<D>) -> Result<Rc<Self>, PoolError> {
-        let (superblock, table, generations) = read(&*device).await?;
-        Ok(Rc::new(Self::of(device, superblock, table, generations)))
+        device.flush().await?;
+        let found = read(&*device).await?;
+        Ok(Rc::new(Self::of(
+            device,
+            found.superblock,
+            found.table,
+            found.generations,
+        )))
     }
 
     /// Reads again what other processes have changed. The caller keeps them from changing more until it has made its own change, and
-    /// alone changes the chunks of the volumes that it has opened.
+    /// alone changes the chunks of the volumes that it has opened. With `to_change`, what was read is stable, and copies that differ, after
+    /// a process was killed or because one is damaged, are made equal: a later damage to the newer one must not bring the older one
+    /// back.
     ///
     /// # Errors
     /// [`PoolError`]: the pool is damaged, or the device fails. Nothing has changed then.
-    pub async fn reload(&self) -> Result<(), PoolError> {
+    pub async fn reload(&self, to_change: bool) -> Result<(), PoolError> {
         let _permit = self.writer.acquire(1).await;
-        let (superblock, table, generations) = self.noted(read(&*self.device).await)?;
+        if to_change {
+            let flushed = self.device.flush().await.map_err(PoolError::from);
+            self.noted(flushed)?;
+        }
+        let Found {
+            superblock,
+            table,
+            generations,
+            differ,
+            slots_differ,
+        } = read(&*self.device).await?;
         if superblock.uuid != self.superblock.borrow().uuid {
             return Err(PoolError::Contradiction(
                 "the device has another pool now".to_owned(),
@@ -129,6 +159,15 @@ impl<D: Device> Pool<D> {
         // Whether a failed write has reached the device is known now.
         self.pending.borrow_mut().clear();
         self.note_maps();
+        if to_change {
+            if slots_differ {
+                let now = self.superblock();
+                self.write_superblock(now).await?;
+            }
+            for sector in differ {
+                self.write_sector(sector, true).await?;
+            }
+        }
         Ok(())
     }
 
@@ -156,8 +195,8 @@ impl<D: Device> Pool<D> {
 
     /// The volume with a number.
     fn entry(&self, number: u32) -> Option<VolumeEntry> {
-        let superblock = self.superblock.borrow();
-        let mut volumes = superblock.volumes.iter();
+        let (superblock, prepared) = (self.superblock.borrow(), self.prepared.borrow());
+        let mut volumes = superblock.volumes.iter().chain(prepared.iter());
         volumes.find(|volume| volume.number == number).cloned()
     }
 
@@ -171,6 +210,7 @@ impl<D: Device> Pool<D> {
             pending: RefCell::default(),
             writer: Semaphore::new(1),
             failed_flushes: Cell::new(0),
+            prepared: RefCell::default(),
         }
     }
 
@@ -193,6 +233,29 @@ impl<D: Device> Pool<D> {
     #[must_use]
     pub fn free_chunks(&self) -> u32 {
         self.table.borrow().free()
+    }
+
+    /// Number of free chunks that a volume may take: the others are kept for other volumes.
+    #[must_use]
+    pub fn free_chunks_for(&self, volume: u32) -> u32 {
+        let table = self.table.borrow();
+        let superblock = self.superblock.borrow();
+        let owned = table.owned_by(volume);
+        let guaranteed = superblock.volumes.iter().find(|other| other.number == volume);
+        let guaranteed = guaranteed.map_or(0, |own| own.guarantee().saturating_sub(owned));
+        table
+            .free()
+            .saturating_sub(self.kept_for_others(volume))
+            .max(guaranteed.min(table.free()))
+    }
+
+    /// Chunks that other volumes do not have yet, but are guaranteed.
+    fn kept_for_others(&self, volume: u32) -> u32 {
+        let (table, superblock) = (self.table.borrow(), self.superblock.borrow());
+        let others = superblock.volumes.iter().filter(|other| other.number != volume);
+        others
+            .map(|other| other.guarantee().saturating_sub(table.owned_by(other.number)))
+            .sum()
     }
 
     /// Number of chunks of a volume.
@@ -270,6 +333,13 @@ impl<D: Device> Pool<D> {
                 ));
             }
             let number = next.next_volume;
+            if number >= NUMBER_MAX {
+                return Err(PoolError::field(
+                    "volumes added so far",
+                    format!("at most {NUMBER_MAX}"),
+                    number,
+                ));
+            }
             let volume = entry(number, &options);
             // Stable first: chunks that a failed attempt took are never those of another volume.
             next.next_volume += 1;
@@ -278,6 +348,7 @@ impl<D: Device> Pool<D> {
             check_shares(&with)?;
             self.write_superblock(next).await?;
             self.maps.borrow_mut().insert(number, self.map_of(&volume));
+            self.prepared.replace(Some(volume));
             number
         };
         let prepared = Prepared(entry(number, &options));
@@ -298,6 +369,7 @@ impl<D: Device> Pool<D> {
         let _permit = self.writer.acquire(1).await;
         let mut next = self.superblock();
         next.volumes.push(prepared.0);
+        self.prepared.replace(None);
         self.write_superblock(next).await
     }
 
@@ -322,6 +394,7 @@ impl<D: Device> Pool<D> {
 
     /// Its entries in the table count no more.
     fn forget(&self, number: u32) {
+        self.prepared.replace(None);
         self.table.borrow_mut().give_all(number);
         self.pending
             .borrow_mut()
@@ -333,20 +406,26 @@ impl<D: Device> Pool<D> {
     ///
     /// # Errors
     /// [`PoolError`]: there is no such volume, the guarantees do not fit together, or the device fails.
-    pub async fn set_share(&self, name: &str, at_least: u32, at_most: u32) -> Result<(), PoolError> {
+    pub async fn set_share(
+        &self,
+        name: &str,
+        at_least: Option<u32>,
+        at_most: Option<u32>,
+    ) -> Result<(), PoolError> {
         let _permit = self.writer.acquire(1).await;
         let number = self.volume(name)?.number;
         let mut next = self.superblock();
         let volume = next.volumes.iter_mut().find(|volume| volume.number == number);
         let volume = volume.expect("it was found");
-        (volume.at_least, volume.at_most) = (at_least, at_most);
+        volume.at_least = at_least.unwrap_or(volume.at_least);
+        volume.at_most = at_most.unwrap_or(volume.at_most);
         check_shares(&next)?;
         self.write_superblock(next).await
     }
 
     // Chunks.
 
-    /// Gives a part of a volume that the superblock lists a chunk, unless it has one.
+    /// Gives a part of a volume that the superblock lists, or that is being added, a chunk, unless it has one.
     ///
     /// # Errors
     /// [`PoolError::NoChunk`]: there is none for it; or the device fails.
@@ -368,22 +447,43 @@ impl<D: Device> Pool<D> {
             index,
         };
         let pending = self.pending.borrow_mut().remove(&owner);
-        let chunk = match pending {
+        let first = match pending {
             Some(chunk) => chunk,
-            None => {
-                self.may_take(volume)?;
-                let chunk = self.table.borrow_mut().first_free();
-                let chunk = chunk.ok_or_else(|| no_chunk(volume, "all are in use"))?;
-                self.table.borrow_mut().take(chunk, owner);
-                chunk
-            }
+            None => self.assign(volume, owner)?,
         };
-        let written = self.write_sector(self.sector_of(chunk), true).await;
-        match written {
-            Ok(()) => map.set(index, Some(chunk)),
-            Err(_) => drop(self.pending.borrow_mut().insert(owner, chunk)),
+        let mut taken = vec![(owner, first)];
+        // The next parts too, as far as the same sector says so: they will be wanted soon, and one write does for all.
+        let more = (self.table.borrow().free() / TAKEN_SHARE).min(TAKEN_MAX);
+        for index in (index + 1..map.parts()).take(more as usize) {
+            let owner = Owner { index, ..owner };
+            let sector = self.sector_of(first);
+            let next = self.table.borrow_mut().first_free();
+            let is_near = next.is_some_and(|chunk| self.sector_of(chunk) == sector);
+            if map.chunk(index).is_some() || self.pending.borrow().contains_key(&owner) || !is_near {
+                break;
+            }
+            let Ok(chunk) = self.assign(volume, owner) else {
+                break;
+            };
+            taken.push((owner, chunk));
+        }
+        let written = self.write_sector(self.sector_of(first), true).await;
+        for (owner, chunk) in taken {
+            match written {
+                Ok(()) => map.set(owner.index, Some(chunk)),
+                Err(_) => drop(self.pending.borrow_mut().insert(owner, chunk)),
+            }
         }
         Ok(written?)
+    }
+
+    /// A free chunk gets an owner, in memory.
+    fn assign(&self, volume: &VolumeEntry, owner: Owner) -> Result<u32, PoolError> {
+        self.may_take(volume)?;
+        let chunk = self.table.borrow_mut().first_free();
+        let chunk = chunk.ok_or_else(|| no_chunk(volume, "all are in use"))?;
+        self.table.borrow_mut().take(chunk, owner);
+        Ok(chunk)
     }
 
     /// Whether a volume may have another chunk.
@@ -394,18 +494,10 @@ impl<D: Device> Pool<D> {
         if owned >= limit || volume.at_most > 0 && owned >= volume.at_most {
             return Err(no_chunk(volume, "it has as many as it may have"));
         }
-        let superblock = self.superblock.borrow();
-        let others = superblock
-            .volumes
-            .iter()
-            .filter(|other| other.number != volume.number);
-        let kept: u32 = others
-            .map(|other| other.at_least.saturating_sub(table.owned_by(other.number)))
-            .sum();
         if table.free() == 0 {
             return Err(no_chunk(volume, "all are in use"));
         }
-        if owned >= volume.at_least && table.free() <= kept {
+        if owned >= volume.guarantee() && table.free() <= self.kept_for_others(volume.number) {
             return Err(no_chunk(volume, "the free ones are guaranteed to others"));
         }
         Ok(())
@@ -440,15 +532,23 @@ impl<D: Device> Pool<D> {
 
     // Size.
 
-    /// Uses what the device has become longer. Returns the number of chunks.
+    /// Uses what the device has become longer, up to `len` bytes of it. Returns the number of chunks.
     ///
     /// # Errors
     /// [`PoolError::Device`]: the device fails.
-    pub async fn grow(&self) -> Result<u32, PoolError> {
+    pub async fn grow(&self, len: u64) -> Result<u32, PoolError> {
         let _permit = self.writer.acquire(1).await;
         let mut next = self.superblock();
-        let chunks = next.layout.chunks_of(self.device.len());
+        let chunks = next.layout.chunks_of(self.device.len().min(len));
         if chunks > next.chunks {
+            // The sectors of the new chunks, stable before the superblock says that there are such chunks.
+            let (first, end) = (
+                next.layout.sectors_of(next.chunks),
+                next.layout.sectors_of(chunks),
+            );
+            for sector in first..end {
+                self.write_sector(sector, false).await?;
+            }
             next.chunks = chunks;
             self.write_superblock(next).await?;
             self.resized(chunks);
@@ -561,6 +661,7 @@ fn entry(number: u32, options: &VolumeOptions) -> VolumeEntry {
         uuid: options.uuid,
         name: options.name.clone(),
         front_bytes: options.front_bytes,
+        least: options.least,
         at_least: options.at_least,
         at_most: options.at_most,
     }
@@ -578,16 +679,20 @@ fn check_shares(superblock: &PoolSuperblock) -> Result<(), PoolError> {
     let sum: u64 = superblock
         .volumes
         .iter()
-        .map(|volume| u64::from(volume.at_least))
+        .map(|volume| u64::from(volume.guarantee()))
         .sum();
     if sum > u64::from(superblock.chunks) {
-        let expected = format!("at most {} of all volumes", superblock.chunks);
-        return Err(PoolError::field("guaranteed chunks", expected, sum));
+        let bytes = |chunks: u64| chunks * superblock.layout.chunk_bytes;
+        return Err(PoolError::Guarantees {
+            sum: bytes(sum),
+            most: bytes(superblock.chunks.into()),
+        });
     }
     superblock.to_bytes().map(drop)
 }
 
-async fn read_superblock<D: Device>(device: &D) -> Result<PoolSuperblock, PoolError> {
+/// The newest superblock, and whether the slots differ.
+async fn read_superblock<D: Device>(device: &D) -> Result<(PoolSuperblock, bool), PoolError> {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     for slot in SLOTS {
         let (buf, result) = device.read_at(slot, IoBuf::new(SUPERBLOCK_BYTES)).await;
@@ -599,44 +704,129 @@ async fn read_superblock<D: Device>(device: &D) -> Result<PoolSuperblock, PoolEr
             Err(error) => errors.push(error.to_string()),
         }
     }
+    let differ = found.len() < 2 || found[0] != found[1];
     let newest = found.into_iter().max_by_key(|superblock| superblock.generation);
-    newest.ok_or_else(|| {
+    let newest = newest.ok_or_else(|| {
         let mut errors = errors.into_iter();
         let mut next = || errors.next().unwrap_or_default();
         PoolError::NoSuperblock(next(), next())
-    })
+    })?;
+    Ok((newest, differ))
 }
 
-async fn read_sector<D: Device>(
+/// One copy of the first `sectors` sectors of the table.
+async fn read_copy<D: Device>(
     device: &D,
     superblock: &PoolSuperblock,
-    number: u32,
-) -> Result<TableSector, PoolError> {
+    sectors: u32,
+    copy: usize,
+) -> Vec<Result<TableSector, PoolError>> {
+    let layout = superblock.layout;
+    let each = layout.sector_bytes;
+    let mut found = Vec::with_capacity(sectors as usize);
+    while (found.len() as u32) < sectors {
+        let first = found.len() as u32;
+        let some = (sectors - first).min(READ_BYTES / each);
+        let position = layout.table_offset(first, copy);
+        let (buf, result) = device.read_at(position, IoBuf::new((some * each) as usize)).await;
+        if let Err(error) = result {
+            if some > 1 {
+                // One sector may be unreadable: they are read one by one.
+                for number in first..first + some {
+                    let position = layout.table_offset(number, copy);
+                    let (buf, result) = device.read_at(position, IoBuf::new(each as usize)).await;
+                    let result = result.map_err(PoolError::from);
+                    found.push(result.and_then(|()| parse_sector(&buf, superblock, number)));
+                }
+            } else {
+                found.push(Err(error.into()));
+            }
+            continue;
+        }
+        let bytes = buf.chunks_exact(each as usize);
+        found.extend(
+            (first..)
+                .zip(bytes)
+                .map(|(number, bytes)| parse_sector(bytes, superblock, number)),
+        );
+    }
+    found
+}
+
+fn parse_sector(bytes: &[u8], superblock: &PoolSuperblock, number: u32) -> Result<TableSector, PoolError> {
     let layout = superblock.layout;
     let count = layout
         .chunks_per_sector()
         .min(layout.chunks_max - number * layout.chunks_per_sector());
-    let (mut found, mut errors) = (Vec::new(), Vec::new());
-    for copy in 0..2 {
-        let position = layout.table_offset(number, copy);
-        let (buf, result) = device
-            .read_at(position, IoBuf::new(layout.sector_bytes as usize))
-            .await;
-        let parsed = result.map_err(PoolError::from);
-        match parsed.and_then(|()| TableSector::parse(&buf, superblock.id(), number, count as usize)) {
-            Ok(sector) => found.push(sector),
-            Err(error) => errors.push(error.to_string()),
+    TableSector::parse(bytes, superblock.id(), number, count as usize)
+}
+
+/// What the device says.
+struct Found {
+    superblock: PoolSuperblock,
+    table: Table,
+    /// Of all sectors, those behind the last chunk too: these are 0, and the sectors are written when the pool grows.
+    generations: Vec<u64>,
+    /// Sectors whose copies differ.
+    differ: Vec<u32>,
+    slots_differ: bool,
+}
+
+/// Reads the superblock, and the table of the chunks that there are.
+async fn read<D: Device>(device: &D) -> Result<Found, PoolError> {
+    let (superblock, slots_differ) = read_superblock(device).await?;
+    let layout = superblock.layout;
+    let sectors = layout.sectors_of(superblock.chunks);
+    let copies = [
+        read_copy(device, &superblock, sectors, 0).await,
+        read_copy(device, &superblock, sectors, 1).await,
+    ];
+    let [first, second] = copies;
+    let (mut owners, mut generations, mut differ) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, pair) in (0..).zip(first.into_iter().zip(second)) {
+        let newest = match pair {
+            (Ok(one), Ok(other)) => {
+                if one != other {
+                    differ.push(number);
+                }
+                if one.generation >= other.generation {
+                    one
+                } else {
+                    other
+                }
+            }
+            (Ok(one), Err(_)) | (Err(_), Ok(one)) => {
+                differ.push(number);
+                one
+            }
+            (Err(first), Err(second)) => {
+                return Err(PoolError::Table {
+                    sector: number,
+                    first: first.to_string(),
+                    second: second.to_string(),
+                });
+            }
+        };
+        generations.push(newest.generation);
+        owners.extend(newest.owners);
+    }
+    generations.resize(layout.table_sectors() as usize, 0);
+    let of = |number| superblock.volumes.iter().find(|volume| volume.number == number);
+    owners.truncate(superblock.chunks as usize);
+    for owner in owners.iter().flatten() {
+        let parts = of(owner.volume).map(|volume| superblock.front_chunks(volume) + layout.chunks_max);
+        if parts.is_some_and(|parts| owner.index >= parts) {
+            let text = format!("volume {} has no part {}", owner.volume, owner.index);
+            return Err(PoolError::Contradiction(text));
         }
     }
-    let newest = found.into_iter().max_by_key(|sector| sector.generation);
-    newest.ok_or_else(|| {
-        let mut errors = errors.into_iter();
-        let mut next = || errors.next().unwrap_or_default();
-        PoolError::Table {
-            sector: number,
-            first: next(),
-            second: next(),
-        }
+    let table = Table::new(&owners, |number| of(number).is_some())?;
+    Ok(Found {
+        superblock,
+        table,
+        generations,
+        differ,
+        slots_differ,
     })
 }
 
@@ -657,16 +847,8 @@ impl<D> Clone for ChunksOf<D> {
 
 impl<D: Device> Chunks for ChunksOf<D> {
     async fn take(&self, index: u32) -> io::Result<()> {
-        // The superblock does not list a volume that is being added.
-        let volume = self.pool.entry(self.volume).unwrap_or_else(|| VolumeEntry {
-            number: self.volume,
-            uuid: Uuid::nil(),
-            name: "new".to_owned(),
-            front_bytes: 0,
-            at_least: 0,
-            at_most: 0,
-        });
-        self.pool.take(&volume, index).await.map_err(io::Error::from)
+        let taken = self.pool.take_part(self.volume, index).await;
+        taken.map_err(io::Error::from)
     }
 
     async fn give(&self, index: u32) -> io::Result<()> {
@@ -691,36 +873,4 @@ impl From<PoolError> for io::Error {
             error => Self::other(error.to_string()),
         }
     }
-}
-
-/// Reads the superblock and the table. What it returns is stable: a process that was killed may have written it a moment ago.
-async fn read<D: Device>(device: &D) -> Result<(PoolSuperblock, Table, Vec<u64>), PoolError> {
-    device.flush().await?;
-    let superblock = read_superblock(device).await?;
-    let layout = superblock.layout;
-    let (mut owners, mut generations) = (Vec::new(), Vec::new());
-    for sector in 0..layout.table_sectors() {
-        let found = read_sector(device, &superblock, sector).await?;
-        generations.push(found.generation);
-        owners.extend(found.owners);
-    }
-    let of = |number| superblock.volumes.iter().find(|volume| volume.number == number);
-    let mut beyond = owners.iter().skip(superblock.chunks as usize).flatten();
-    if let Some(owner) = beyond.find(|owner| of(owner.volume).is_some()) {
-        let text = format!(
-            "part {} of volume {} lies behind the end",
-            owner.index, owner.volume
-        );
-        return Err(PoolError::Contradiction(text));
-    }
-    for owner in owners.iter().flatten() {
-        let parts = of(owner.volume).map(|volume| superblock.front_chunks(volume) + layout.chunks_max);
-        if parts.is_some_and(|parts| owner.index >= parts) {
-            let text = format!("volume {} has no part {}", owner.volume, owner.index);
-            return Err(PoolError::Contradiction(text));
-        }
-    }
-    owners.truncate(superblock.chunks as usize);
-    let table = Table::new(&owners, |number| of(number).is_some())?;
-    Ok((superblock, table, generations))
 }

@@ -16,6 +16,7 @@ fn options(name: &str, at_least: u32) -> VolumeOptions {
         uuid: Uuid::from_u128(name.bytes().fold(1, |sum, byte| sum * 256 + u128::from(byte))),
         name: name.to_owned(),
         front_bytes: CHUNK + 4096,
+        least: 2,
         at_least,
         at_most: 0,
     }
@@ -341,12 +342,17 @@ fn shares_are_guaranteed_and_capped() {
         let error = take(1, 8).await.expect_err("none is free");
         assert_eq!(error.source.kind(), std::io::ErrorKind::StorageFull);
         devices[0].deallocate(front, CHUNK).await.expect("it is well");
-        pool.set_share("two", 0, 10).await.expect("it is well");
+        pool.set_share("two", Some(0), Some(10))
+            .await
+            .expect("it is well");
         let error = take(1, 8).await.expect_err("capped").to_string();
         assert!(error.contains("as many as it may have"), "{error}");
         take(0, 0).await.expect("one is free");
-        let error = pool.set_share("two", 1 << 20, 0).await.expect_err("too many");
-        assert!(matches!(error, PoolError::Field { .. }), "{error}");
+        let error = pool
+            .set_share("two", Some(1 << 20), Some(0))
+            .await
+            .expect_err("too many");
+        assert!(matches!(error, PoolError::Guarantees { .. }), "{error}");
     });
 }
 

@@ -395,11 +395,15 @@ impl Daemon {
             .flat_map(|front_end| front_end.devices())
             .collect();
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = self.cache_report.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = self.cache_report.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = match &self.held.member {
+            Some(member) => &member.report(whole.clone()),
+            None => &*whole,
+        };
         let facts = Facts {
             spec: &self.spec,
             settings: settings.clone(),
-            cache: &cache,
+            cache,
             origin: &origin,
             shrink: self.shrink(),
             share: self.share_report(),
@@ -542,9 +546,6 @@ impl Daemon {
             tracing::warn!("the cache stays marked as dirty: {error}");
         }
         self.call_off_abandoned();
-        if let Err(error) = self.balance(span) {
-            tracing::warn!("the share of the cache device stays as it is: {error}");
-        }
     }
 
     /// Marks the cache as not dirty, once the mode is not write-back and the origin has every block: then damage to the cache

@@ -112,6 +112,14 @@ impl Life {
         !matches!(self.lock().stop, Stop::NotRequested)
     }
 
+    /// Whether a stop is requested within this time; waits for it.
+    pub fn stops_within(&self, within: Duration) -> bool {
+        let waits = |state: &mut State| matches!(state.stop, Stop::NotRequested);
+        let waited = self.changed.wait_timeout_while(self.lock(), within, waits);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !matches!(state.stop, Stop::NotRequested)
+    }
+
     /// Waits until a stop is requested; `None`: not within this time.
     pub fn wait_for_reason(&self, within: Duration) -> Option<Reason> {
         let waits = |state: &mut State| matches!(state.stop, Stop::NotRequested);

@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use flaz_codec::CodecSpec;
 use flaz_control::chain;
 use flaz_control::report::{
-    CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX, Problem,
-    REPORT_SCHEMA, StatusReport, VolumeResizeReport,
+    CacheReport, CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX,
+    Problem, REPORT_SCHEMA, StatusReport, VolumeResizeReport,
 };
 use flaz_control::settings::SettingsPatch;
 use flaz_device::Device;
@@ -30,7 +30,7 @@ use crate::origin::{another, refuse_used, warn_if_weak};
 use crate::pool::{Place, in_use, peek};
 use crate::safety;
 use crate::spec::CreateSpec;
-use crate::status::cache_report;
+use crate::status::{cache_report, volume_report};
 
 /// Refuses a cache file whose file system is on a block device that waits for its server: even looking the path up would wait.
 ///
@@ -63,6 +63,20 @@ fn read_idle(path: &Path) -> Result<(HostDevice, Superblock), HostError> {
     let runtime = Runtime::new(Config::default())?;
     let superblock = runtime.block_on(cache::read_superblock(&device))?;
     Ok((device, superblock))
+}
+
+/// The report of a cache device that is not served.
+fn report_of(cache: &Path, superblock: &Superblock) -> CacheReport {
+    let report = cache_report(cache, superblock);
+    let place = Place::of(cache);
+    let peeked = place.volume.and_then(|volume| peek(&place.device, &volume).ok());
+    match peeked {
+        Some((entry, part)) => {
+            let held = u64::from(part.map().chunks()) * part.map().chunk_bytes();
+            volume_report(report, held, entry.front_bytes)
+        }
+        None => report,
+    }
 }
 
 /// Who holds a cache, for a message; `None` if nobody does.
@@ -247,7 +261,7 @@ pub fn offline_status(
         schema: REPORT_SCHEMA,
         state,
         health: None,
-        cache: cache_report(cache, &superblock),
+        cache: report_of(cache, &superblock),
         origin: OriginReport {
             path: origin,
             size_bytes: superblock.geometry.origin_len,
@@ -341,7 +355,7 @@ pub fn check(cache: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckRe
     })?;
     Ok(CheckReport {
         schema: REPORT_SCHEMA,
-        cache: cache_report(cache, &superblock),
+        cache: report_of(cache, &superblock),
         clean: superblock.state != State::Open,
         may_be_dirty: superblock.dirty || bad.contains_key("fragment-dirty"),
         good,

@@ -120,6 +120,7 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
     announce(spec, daemon, control, begun.elapsed());
     ready();
 
+    keep_balance(&handler)?;
     let reason = loop {
         match life.wait_for_reason(HOUSEKEEP_EVERY) {
             Some(reason) => break reason,
@@ -149,6 +150,28 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
         Reason::Failed(error) => Err(ServeError::Serve(error)),
         Reason::Signal(_) | Reason::Asked | Reason::Detached => Ok(()),
     }
+}
+
+/// Keeps the balance between the volumes of a shared cache device, on a thread that ends by itself.
+fn keep_balance(handler: &Arc<Handler>) -> Result<(), ServeError> {
+    if !handler.daemon.get().is_some_and(Daemon::has_share) {
+        return Ok(());
+    }
+    let handler = Arc::clone(handler);
+    let keep = move || {
+        while !handler.life.stops_within(HOUSEKEEP_EVERY) {
+            if let Some(daemon) = handler.daemon.get() {
+                daemon.keep_balance(HOUSEKEEP_EVERY);
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("flaz-balance".to_owned())
+        .spawn(keep)
+        .map_err(ServeError::system(
+            "starting the thread for the balance of volumes",
+        ))?;
+    Ok(())
 }
 
 /// Offers metrics, if they are wanted, also while the cache is opened and closed: it is not up then.

@@ -65,6 +65,14 @@ pub(crate) fn cache_report(path: &Path, superblock: &Superblock) -> CacheReport 
     }
 }
 
+/// The same of a volume, which has `held_bytes` of a shared device.
+pub(crate) fn volume_report(mut report: CacheReport, held_bytes: u64, front_bytes: u64) -> CacheReport {
+    report.size_bytes = held_bytes;
+    report.data_bytes = held_bytes.saturating_sub(front_bytes.next_multiple_of(report.region_bytes));
+    report.regions = report.data_bytes / report.region_bytes;
+    report
+}
+
 /// Writeback of one shard: blocks left, blocks written, and time taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cleaning {

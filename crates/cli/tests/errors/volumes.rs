@@ -132,7 +132,7 @@ fn commands_name_the_volume() {
     );
     refused(
         "volume set ssd one --at-least 1T",
-        &["guaranteed chunks", "expected at most"],
+        &["guaranteed", "expected at most"],
     );
     refused("volume set ssd one --at-most 1K", &["--at-most", "256 KiB"]);
     refused(
@@ -166,15 +166,18 @@ fn a_shared_device_becomes_larger() {
     let scratch = Scratch::new();
     shared(&scratch);
     scratch.run("volume add ssd one --origin one.img").succeeded();
-    let before = json(&scratch, "volume list ssd --json")["cache"]["free_bytes"]
+    let before = json(&scratch, "volume list ssd --json")["cache"]["size_bytes"]
         .as_u64()
         .unwrap();
+    // So that one volume needs chunks behind the old end.
+    scratch.run("volume add ssd two --origin two.img").succeeded();
+    let mut served = serve(&scratch, "one", "--mode write-back");
     let told = scratch.run("resize ssd --size 96M").succeeded();
     assert!(
         told.starts_with("resized: ") && told.contains("for volumes (before: "),
         "{told}"
     );
-    let after = json(&scratch, "volume list ssd --json")["cache"]["free_bytes"]
+    let after = json(&scratch, "volume list ssd --json")["cache"]["size_bytes"]
         .as_u64()
         .unwrap();
     assert_eq!(after - before, 32 << 20);
@@ -184,5 +187,46 @@ fn a_shared_device_becomes_larger() {
         &["does not become smaller", "expected at least"],
     );
     refused("resize ssd --size 1T", &["expected at most"]);
+    // With chunks behind the old end.
+    let mut client = Client::connect(&scratch.path("one.nbd")).unwrap();
+    let mut random = 1_u64;
+    let mut data = vec![0; 1 << 20];
+    for turn in 0..96_u64 {
+        for byte in &mut data {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(turn + 1);
+            *byte = (random >> 56) as u8;
+        }
+        client.write((turn % 32) << 20, &data).unwrap();
+    }
+    client.flush().unwrap();
+    drop(client);
+    let status = json(&scratch, "status ssd:one --json");
+    assert_eq!(status["state"], "running", "{status}");
+    assert_eq!(
+        status["live"]["errors"]["cache_write_errors"], 0,
+        "{}",
+        status["live"]["errors"]
+    );
+    let held = status["live"]["share"]["held_bytes"].clone();
+    assert_eq!(status["cache"]["size_bytes"], held);
+    assert!(held.as_u64().unwrap() > 63 << 20, "{held}");
+    served.child.kill().unwrap();
+    served.child.wait().unwrap();
+    let served = serve(&scratch, "one", "");
+    let mut client = Client::connect(&scratch.path("one.nbd")).unwrap();
+    let mut found = vec![0; 1 << 20];
+    client.read(31 << 20, &mut found).unwrap();
+    assert!(found == data, "the last one");
+    drop(client);
+    scratch.run("stop ssd:one --force").succeeded();
+    served.ended();
+    let status = json(&scratch, "status ssd:one --json");
+    let size = status["cache"]["size_bytes"].as_u64().unwrap();
+    assert!(
+        (60 << 20..after).contains(&size),
+        "what it has, not the whole device: {size}"
+    );
     scratch.run("check ssd:one").succeeded();
 }

@@ -124,6 +124,7 @@ fn pool_superblock() -> PoolSuperblock {
         uuid: uuid::Uuid::from_u128(number.into()),
         name: name.to_owned(),
         front_bytes: 128 << 10,
+        least: 1,
         at_least: 1,
         at_most: 7 * number,
     };

@@ -409,7 +409,9 @@ impl World {
                     self.remove(pool, slot).await?;
                 }
                 (Some(_), 2) => {
-                    let shared = pool.set_share(slot.spec.name, rng.below(12) as u32, 0).await;
+                    let shared = pool
+                        .set_share(slot.spec.name, Some(rng.below(12) as u32), None)
+                        .await;
                     shared.map_err(|error| error.to_string())?;
                 }
                 (Some(live), _) => self.give_back(slot, &live, &mut rng).await?,

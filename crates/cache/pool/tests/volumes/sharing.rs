@@ -205,7 +205,12 @@ fn a_failed_flush_is_told_to_both_volumes() {
             pair.disk.fail_nth(DeviceOp::Flush, 1);
             match pair.lives.get((seed % 3) as usize) {
                 Some(first) => drop(first.volume.flush().await.expect_err("it has failed")),
-                None => drop(pair.pool.set_share("one", 3, 0).await.expect_err("it has failed")),
+                None => drop(
+                    pair.pool
+                        .set_share("one", Some(3), None)
+                        .await
+                        .expect_err("it has failed"),
+                ),
             }
             for live in &pair.lives {
                 live.volume.flush().await.expect_err("its writes may be lost");
@@ -331,7 +336,7 @@ fn a_volume_has_more_and_fewer_regions() {
         let (before, chunks) = (live.regions_with_space(), pool.superblock().chunks);
         assert_eq!(pool.free_chunks(), 0);
         disk.grow(2 * POOL_LEN);
-        assert!(pool.grow().await.expect("it is well") > chunks);
+        assert!(pool.grow(u64::MAX).await.expect("it is well") > chunks);
         live.map.set_limit(0);
         live.resize(live.device.len()).await;
         assert_eq!(

@@ -106,6 +106,7 @@ pub async fn add(pool: &Rc<Pool<SimDisk>>, spec: &Spec) -> bool {
         uuid: Uuid::from_u128(id << 96 | 1),
         name: spec.name.to_owned(),
         front_bytes: geometry.data_offset(),
+        least: 0,
         at_least: 0,
         at_most: 0,
     };

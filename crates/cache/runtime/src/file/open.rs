@@ -144,7 +144,13 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
                 _ => 0,
             };
             let outlasted = lock::outlast_requests(&fd, byte, mode.read_only, device, inode);
-            if !outlasted.map_err(failed("lock", path))? {
+            let mut is_free = outlasted.map_err(failed("lock", path))?;
+            if byte != 0 {
+                // Whoever claims the whole file waits for the requests to all parts.
+                let whole = lock::outlast_requests(&fd, 0, true, device, inode);
+                is_free &= whole.map_err(failed("lock", path))?;
+            }
+            if !is_free {
                 return Err(OpenError::Lingering { path: path.into() });
             }
         }

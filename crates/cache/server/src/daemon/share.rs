@@ -22,7 +22,6 @@ use flaz_control::{Client, Reply, Request};
 use flaz_device::Device;
 use flaz_engine::cache::CacheError;
 use flaz_engine::cache::resize::Resizing;
-use flaz_engine::format::geometry::REGIONS_MIN;
 use flaz_pool::{PoolSuperblock, VolumeEntry};
 use flaz_runtime::{Config, Runtime};
 use uuid::Uuid;
@@ -30,11 +29,13 @@ use uuid::Uuid;
 use super::Daemon;
 use crate::error::HostError;
 use crate::order::{ANSWER_WITHIN, Order};
-use crate::pool::Member;
+use crate::pool::{HostPool, Member};
 use crate::safety::Access;
 
 /// How long the process of another volume has to answer.
 const PEER_WITHIN: Duration = Duration::from_secs(2);
+/// How long another process may keep this one from looking at the pool.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// How long a volume that gave space back takes none.
 const PAUSE: Duration = Duration::from_secs(60);
 /// Space goes to another volume in portions of this share of what the giver has.
@@ -63,15 +64,15 @@ struct Look {
     entry: VolumeEntry,
     others: Vec<Uuid>,
     chunk_bytes: u64,
+    /// Those that this volume may take.
     free_chunks: u32,
 }
 
 impl Look {
     fn at(member: &Member) -> Result<Self, HostError> {
         let number = member.entry.number;
-        let (superblock, free_chunks) = member.client.ask_blocking(Access::Read, async |pool| {
-            Ok((pool.superblock(), pool.free_chunks()))
-        })?;
+        let look = async move |pool: HostPool| Ok((pool.superblock(), pool.free_chunks_for(number)));
+        let (superblock, free_chunks) = member.client.ask_within(LOOK_WITHIN, Access::Read, look)?;
         let PoolSuperblock { layout, volumes, .. } = superblock;
         let (own, others): (Vec<_>, Vec<_>) = volumes.into_iter().partition(|entry| entry.number == number);
         let entry = own.into_iter().next().ok_or("the volume was removed")?;
@@ -120,7 +121,23 @@ impl Daemon {
         })
     }
 
-    /// Looks at the share from time to time: `span` has passed since the last call.
+    /// Whether the cache is that of a volume, for which [`Daemon::keep_balance`] is to be called from time to time, on a thread of its
+    /// own: it waits for other processes.
+    #[must_use]
+    pub fn has_share(&self) -> bool {
+        self.held.member.is_some()
+    }
+
+    /// Looks at the share from time to time: `span` has passed since the last call. Errors are logged.
+    pub fn keep_balance(&self, span: Duration) {
+        if let Err(error) = self.balance(span)
+            && !self.is_stopping()
+        {
+            tracing::warn!("the share of the cache device stays as it is: {error}");
+        }
+    }
+
+    /// Looks at the share.
     ///
     /// # Errors
     /// The pool cannot be read, or a thread does not answer.
@@ -128,7 +145,6 @@ impl Daemon {
         let Some(member) = &self.held.member else {
             return Ok(());
         };
-        member.claim.take_over();
         let look = Look::at(member)?;
         let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
         let ghost_hits = parts.iter().map(|part| part.total.counts.ghost_hits).sum();
@@ -150,7 +166,7 @@ impl Daemon {
         let is_short = shortages > std::mem::replace(&mut known.shortages, shortages);
         known.look = Some(look.clone());
         let entry = &look.entry;
-        let need = if held < entry.at_least {
+        let need = if held < entry.guarantee() {
             u64::MAX
         } else {
             known.need
@@ -231,13 +247,6 @@ impl Daemon {
         Ok(begun != Resizing::Done)
     }
 
-    /// What the volume keeps in any case, in chunks: its guarantee, its metadata, and what its shards need.
-    fn least(&self, member: &Member, at_least: u32) -> u32 {
-        let lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
-        let shards = lifecycle.superblock().geometry.shard_count;
-        at_least.max(member.part.map().front_parts() + REGIONS_MIN * shards)
-    }
-
     /// Gives space back for another volume, whose need is `need`, if it is clearly larger than the own one. Returns how much, in bytes;
     /// it takes a while until it is free.
     ///
@@ -251,7 +260,7 @@ impl Daemon {
         let (map, chunk_bytes) = (member.part.map(), look.chunk_bytes);
         let held = map.chunks();
         let wanted = u32::try_from(bytes / chunk_bytes).unwrap_or(u32::MAX);
-        let chunks = wanted.min(portion(held, self.least(member, look.entry.at_least)));
+        let chunks = wanted.min(portion(held, look.entry.guarantee()));
         if chunks == 0 || !is_clearly_larger(need, known.need) || self.go_on_giving()? {
             return Ok(0);
         }

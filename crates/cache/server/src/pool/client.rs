@@ -1,20 +1,23 @@
 //! The thread that reads and changes the pool.
 //!
 //! It takes the lock of the table for each order, reads again what other processes have changed, and releases the lock when the order
-//! is done. The lock belongs to the descriptor that it writes through, so requests of a process that was killed hold it until they
-//! have ended.
+//! is done. An order that waits too long for the lock, or whose giver has gone, is called off, and nothing is done then. The lock
+//! belongs to the descriptor that the thread writes through, so requests of a process that was killed hold it until they have ended.
 
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use flaz_device::Env;
 use flaz_pool::{Chunks, Pool, PoolError, PoolSuperblock};
 use flaz_runtime::file::{ByteLock, FileDevice, Hold, OpenMode, lock_byte, wait_for_byte};
-use flaz_runtime::{Config, OneReceiver, OneSender, Runtime, oneshot};
+use flaz_runtime::{Config, OneReceiver, OneSender, Rt, Runtime, oneshot};
 use futures_util::FutureExt;
-use futures_util::future::LocalBoxFuture;
+use futures_util::future::{Either, LocalBoxFuture, select};
 
 use super::TABLE;
 use super::failures::FailedFlushes;
@@ -23,6 +26,8 @@ use crate::safety::Access;
 
 /// How long a command waits for another process that changes the pool.
 const ANSWER_WITHIN: Duration = Duration::from_secs(300);
+/// How long a request of a cache waits for it: less than the time limit of a device.
+const BEGIN_WITHIN: Duration = Duration::from_millis(500);
 /// How long a volume that was refused a chunk does not ask for another one.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
@@ -34,6 +39,35 @@ type Work = Box<dyn FnOnce(Result<HostPool, HostError>) -> LocalBoxFuture<'stati
 struct Order {
     access: Access,
     work: Work,
+    claim: Claim,
+}
+
+/// Whether an order is carried out: the thread claims it to do it, or its giver claims it to call it off, also by going away.
+#[derive(Debug, Default)]
+struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    /// True for the first one.
+    fn claim(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// What the thread and those that give it orders share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Of a process that serves a volume.
+    failures: OnceLock<FailedFlushes>,
+    /// The device as the volume uses it: it grows with the pool.
+    part: OnceLock<FileDevice>,
+    /// When a chunk was refused last.
+    refused: Mutex<Option<Instant>>,
 }
 
 /// Gives orders to the thread, which ends when all clones are gone. See the module's documentation.
@@ -42,10 +76,7 @@ pub struct PoolClient {
     orders: Arc<Mutex<mpsc::Sender<Order>>>,
     /// Number of the volume whose chunks are taken and given back.
     volume: u32,
-    /// Of a process that serves a volume.
-    failures: Arc<OnceLock<FailedFlushes>>,
-    /// When a chunk was refused last.
-    refused: Arc<Mutex<Option<Instant>>>,
+    shared: Arc<Shared>,
 }
 
 impl std::fmt::Debug for PoolClient {
@@ -68,24 +99,27 @@ impl PoolClient {
             buffered: false,
         };
         let file = FileDevice::open(device, mode)?;
+        // Whoever overwrites the device waits for requests of this descriptor.
+        lock_byte(&file, 0, ByteLock::Shared)?;
         let (sender, orders) = mpsc::channel();
-        let failures = Arc::new(OnceLock::new());
+        let shared = Arc::new(Shared::default());
         let client = Self {
             orders: Arc::new(Mutex::new(sender)),
             volume: 0,
-            failures: Arc::clone(&failures),
-            refused: Arc::default(),
+            shared: Arc::clone(&shared),
         };
         std::thread::Builder::new()
             .name("flaz-pool".to_owned())
-            .spawn(move || drive(&file, &orders, &failures))?;
-        let superblock = client.ask_blocking(Access::Read, async |pool| Ok(pool.superblock()))?;
+            .spawn(move || drive(&file, &orders, &shared))?;
+        let superblock = client.ask_blocking(access, async |pool| Ok(pool.superblock()))?;
         Ok((client, superblock))
     }
 
-    /// The same thread, for the chunks of a volume.
-    pub(crate) fn of_volume(&self, superblock: &PoolSuperblock, volume: u32) -> Self {
-        self.failures.get_or_init(|| FailedFlushes::of(superblock.uuid));
+    /// The same thread, for the chunks of a volume that this process serves on `part`.
+    pub(crate) fn of_volume(&self, superblock: &PoolSuperblock, volume: u32, part: &FileDevice) -> Self {
+        let shared = &self.shared;
+        shared.failures.get_or_init(|| FailedFlushes::of(superblock.uuid));
+        shared.part.get_or_init(|| part.clone());
         Self {
             volume,
             ..self.clone()
@@ -96,11 +130,13 @@ impl PoolClient {
         &self,
         access: Access,
         work: impl AsyncFnOnce(HostPool) -> Result<T, HostError> + Send + 'static,
-    ) -> OneReceiver<Result<T, HostError>> {
+    ) -> (OneReceiver<Result<T, HostError>>, Claim) {
         let (reply, answer) = oneshot();
+        let claim = Claim::default();
         let order = Order {
             access,
             work: Box::new(move |pool| answered(pool, work, reply).boxed_local()),
+            claim: Claim(Arc::clone(&claim.0)),
         };
         // If the thread has ended, the reply is dropped.
         let _ = self
@@ -108,39 +144,64 @@ impl PoolClient {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .send(order);
-        answer
+        (answer, claim)
     }
 
-    /// Does something with the pool, alone if it is changed.
+    /// Does something with the pool, alone if it is changed, on behalf of a cache: it is called off if it has to wait. `None`: it was.
     ///
     /// # Errors
     /// The pool cannot be read; or those of `work`.
-    pub(crate) async fn ask<T: Send + 'static>(
+    async fn ask<T: Send + 'static>(
         &self,
         access: Access,
         work: impl AsyncFnOnce(HostPool) -> Result<T, HostError> + Send + 'static,
-    ) -> Result<T, HostError> {
-        match self.order(access, work).recv().await {
-            Ok(answer) => answer,
-            Err(_) => Err(ENDED.into()),
-        }
+    ) -> Option<Result<T, HostError>> {
+        let (answer, claim) = self.order(access, work);
+        let answer = match select(pin!(answer.recv()), pin!(Rt.sleep(BEGIN_WITHIN))).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(((), _)) if claim.claim() => return None,
+            // It has begun.
+            Either::Right(((), answer)) => answer.await,
+        };
+        Some(answer.unwrap_or_else(|_| Err(ENDED.into())))
     }
 
-    /// As [`PoolClient::ask`], for a thread without a runtime.
+    /// Does something with the pool, alone if it is changed, from a thread without a runtime, and waits for other processes.
     ///
     /// # Errors
-    /// As there, or there is no answer: another process changes the pool, or the device does not answer.
+    /// The pool cannot be read, or another process changes it; or those of `work`.
     pub(crate) fn ask_blocking<T: Send + 'static>(
         &self,
         access: Access,
         work: impl AsyncFnOnce(HostPool) -> Result<T, HostError> + Send + 'static,
     ) -> Result<T, HostError> {
-        let answer = self.order(access, work).recv_blocking(ANSWER_WITHIN);
-        answer.map_err(|error| format!("the volumes of the cache device: {error}"))?
+        self.ask_within(ANSWER_WITHIN, access, work)
+    }
+
+    /// As [`PoolClient::ask_blocking`], with a limit.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn ask_within<T: Send + 'static>(
+        &self,
+        within: Duration,
+        access: Access,
+        work: impl AsyncFnOnce(HostPool) -> Result<T, HostError> + Send + 'static,
+    ) -> Result<T, HostError> {
+        let (answer, claim) = self.order(access, work);
+        match answer.recv_blocking(within) {
+            Ok(answer) => answer,
+            Err(_) if claim.claim() => Err(BUSY.into()),
+            Err(error) => Err(format!(
+                "the cache device does not answer, and it is not known what has been done: {error}"
+            )
+            .into()),
+        }
     }
 }
 
 const ENDED: &str = "the thread for the volumes of the cache device has ended";
+const BUSY: &str = "another process changes the volumes of the cache device, and has not ended in time";
 
 async fn answered<T: Send>(
     pool: Result<HostPool, HostError>,
@@ -155,7 +216,7 @@ async fn answered<T: Send>(
     let _ = reply.send(answer);
 }
 
-fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>, failures: &OnceLock<FailedFlushes>) {
+fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>, shared: &Shared) {
     let runtime = match Runtime::new(Config::default()) {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -165,12 +226,19 @@ fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>, failures: &OnceLoc
     };
     runtime.block_on(async {
         let (mut known, mut told) = (None, 0);
-        while let Ok(Order { access, work }) = orders.recv() {
-            let pool = now(device, access, &mut known).await;
-            work(pool).await;
+        while let Ok(Order { access, work, claim }) = orders.recv() {
+            let locked = lock(device, access);
+            // It is not called off from here on.
+            if claim.claim() {
+                let pool = match locked {
+                    Ok(()) => now(device, access, shared, &mut known).await,
+                    Err(error) => Err(error),
+                };
+                work(pool).await;
+            }
             // Those of the table count for all volumes too.
             let failed = known.as_ref().map_or(0, |pool: &HostPool| pool.failed_flushes());
-            if let Some(failures) = failures.get() {
+            if let Some(failures) = shared.failures.get() {
                 failures.note_more(&mut told, failed);
             }
             if let Err(error) = lock_byte(device, TABLE, ByteLock::Released) {
@@ -180,12 +248,8 @@ fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>, failures: &OnceLoc
     });
 }
 
-/// The pool as it is now, with the lock of the table.
-async fn now(
-    device: &FileDevice,
-    access: Access,
-    known: &mut Option<HostPool>,
-) -> Result<HostPool, HostError> {
+/// Takes the lock of the table.
+fn lock(device: &FileDevice, access: Access) -> Result<(), HostError> {
     let lock = match access {
         Access::Read => ByteLock::Shared,
         Access::ReadWrite => ByteLock::Exclusive,
@@ -195,15 +259,27 @@ async fn now(
             "cannot lock {}: {error}; volumes need a file system with locks",
             device.path().display()
         )
-    })?;
+        .into()
+    })
+}
+
+/// The pool as it is now. The table is locked.
+async fn now(
+    device: &FileDevice,
+    access: Access,
+    shared: &Shared,
+    known: &mut Option<HostPool>,
+) -> Result<HostPool, HostError> {
     // A file or device that has grown.
     device.measure()?;
-    if let Some(pool) = known {
-        pool.reload().await?;
-        return Ok(Rc::clone(pool));
+    if let Some(part) = shared.part.get() {
+        part.measure()?;
     }
-    let pool = Pool::open(Rc::new(device.clone())).await?;
-    *known = Some(Rc::clone(&pool));
+    let pool = match known {
+        Some(pool) => Rc::clone(pool),
+        None => Rc::clone(known.insert(Pool::open(Rc::new(device.clone())).await?)),
+    };
+    pool.reload(access == Access::ReadWrite).await?;
     Ok(pool)
 }
 
@@ -217,19 +293,21 @@ fn as_io(error: HostError) -> io::Error {
 
 impl Chunks for PoolClient {
     async fn take(&self, index: u32) -> io::Result<()> {
-        let refused = || self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = |why| Err(io::Error::new(io::ErrorKind::StorageFull, why));
+        let refused = || self.shared.refused.lock().unwrap_or_else(PoisonError::into_inner);
         // A cache asks for each region that it fills.
         if refused().is_some_and(|at| at.elapsed() < REFUSED_FOR) {
-            return Err(io::Error::new(
-                io::ErrorKind::StorageFull,
-                "no chunk was free a moment ago",
-            ));
+            return none("no chunk was free a moment ago");
         }
         let volume = self.volume;
         let taken = self.ask(Access::ReadWrite, async move |pool| {
             Ok(pool.take_part(volume, index).await?)
         });
-        let taken = taken.await.map_err(as_io);
+        let taken = match taken.await {
+            Some(taken) => taken.map_err(as_io),
+            // There is none now. The cache goes on with what it has.
+            None => none(BUSY),
+        };
         let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
         *refused() = taken.as_ref().is_err_and(is_refused).then(Instant::now);
         taken
@@ -240,15 +318,16 @@ impl Chunks for PoolClient {
         let given = self.ask(Access::ReadWrite, async move |pool| {
             Ok(pool.give_part(volume, index).await?)
         });
-        given.await.map_err(as_io)
+        let given = given.await;
+        given.unwrap_or_else(|| Err(BUSY.into())).map_err(as_io)
     }
 
     fn failed_flushes(&self) -> u64 {
-        self.failures.get().map_or(0, FailedFlushes::count)
+        self.shared.failures.get().map_or(0, FailedFlushes::count)
     }
 
     fn note_failed_flush(&self) {
-        if let Some(failures) = self.failures.get() {
+        if let Some(failures) = self.shared.failures.get() {
             failures.note();
         }
     }

@@ -10,7 +10,7 @@ use flaz_control::report::{
 use flaz_control::size::HumanBytes;
 use flaz_device::Device;
 use flaz_engine::cache::{self, CreateOptions, Sizes, read_superblock};
-use flaz_engine::format::geometry::{Geometry, GeometryOptions, SharedSpace};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions, REGIONS_MIN, SharedSpace};
 use flaz_engine::format::superblock::{State, Superblock};
 use flaz_pool::format::CHUNK_BYTES;
 use flaz_pool::{Pool, PoolSuperblock, VolumeEntry, VolumeOptions};
@@ -62,7 +62,7 @@ pub struct Share {
 
 impl Share {
     /// In whole chunks: at least what was asked for, and at most that.
-    fn chunks(self, chunk_bytes: u64, before: (u32, u32)) -> Result<(u32, u32), HostError> {
+    fn chunks(self, chunk_bytes: u64) -> Result<(Option<u32>, Option<u32>), HostError> {
         let number = |chunks: u64, what: &str| {
             u32::try_from(chunks)
                 .map_err(|_| HostError::from(format!("{what}: that is more than any cache device has")))
@@ -80,10 +80,22 @@ impl Share {
             }
             other => other.map(|bytes| number(bytes / chunk_bytes, "--at-most")),
         };
-        Ok((
-            at_least.transpose()?.unwrap_or(before.0),
-            at_most.transpose()?.unwrap_or(before.1),
-        ))
+        Ok((at_least.transpose()?, at_most.transpose()?))
+    }
+}
+
+/// Refuses a limit below what a volume needs, or is guaranteed.
+fn refuse_small(at_most: Option<u32>, least: u32, chunk_bytes: u64) -> Result<(), HostError> {
+    match at_most {
+        Some(most @ 1..) if most < least => {
+            let bytes = u64::from(least) * chunk_bytes;
+            Err(format!(
+                "--at-most: expected at least {} ({bytes} bytes), which the volume needs or is guaranteed",
+                HumanBytes(bytes)
+            )
+            .into())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -148,7 +160,7 @@ pub fn add(spec: &VolumeSpec) -> Result<CreateReport, HostError> {
         region_bytes: None,
         shard_count: spec.shards,
     };
-    let share = spec.share.chunks(superblock.layout.chunk_bytes, (0, 0))?;
+    let share = spec.share.chunks(superblock.layout.chunk_bytes)?;
     // A cache stamps its structures with the first bytes of its UUID.
     let id = |uuid: &Uuid| uuid.as_fields().0;
     let is_taken = |uuid: &Uuid| superblock.volumes.iter().any(|other| id(&other.uuid) == id(uuid));
@@ -166,13 +178,17 @@ pub fn add(spec: &VolumeSpec) -> Result<CreateReport, HostError> {
         };
         let sector_bytes = superblock.layout.sector_bytes;
         let geometry = Geometry::plan_shared(space, sector_bytes, options.origin_len, wish)?;
+        let front = geometry.data_offset().div_ceil(space.chunk_bytes) as u32;
+        let least = front + REGIONS_MIN * geometry.shard_count;
+        refuse_small(share.1, least.max(share.0.unwrap_or(0)), space.chunk_bytes)?;
         let prepared = pool
             .prepare(VolumeOptions {
                 uuid: options.uuid,
                 name: name.clone(),
                 front_bytes: geometry.data_offset(),
-                at_least: share.0,
-                at_most: share.1,
+                least,
+                at_least: share.0.unwrap_or(0),
+                at_most: share.1.unwrap_or(0),
             })
             .await?;
         let number = prepared.number();
@@ -261,13 +277,7 @@ pub fn remove(device: &Path, name: &str, discard_dirty: bool) -> Result<(), Host
             .into_iter()
             .find(|entry| entry.number == number);
         let entry = entry.ok_or("the volume was removed by another process")?;
-        let part = pool.open_volume(number)?;
-        pool.remove(&entry.name).await?;
-        // The map of the volume still says where it was.
-        if let Err(error) = part.discard(0, part.len()).await {
-            tracing::debug!("the space of the volume cannot be discarded: {error}");
-        }
-        Ok(())
+        Ok(pool.remove(&entry.name).await?)
     })
 }
 
@@ -278,11 +288,14 @@ pub fn remove(device: &Path, name: &str, discard_dirty: bool) -> Result<(), Host
 pub fn set_share(device: &Path, name: &str, share: Share) -> Result<(), HostError> {
     let _claim = safety::claim_shared(device, Access::ReadWrite)?;
     let (client, superblock) = open(device, Access::ReadWrite)?;
-    let entry = find(device, &superblock, name)?;
+    find(device, &superblock, name)?;
     let chunk_bytes = superblock.layout.chunk_bytes;
-    let (at_least, at_most) = share.chunks(chunk_bytes, (entry.at_least, entry.at_most))?;
+    let (at_least, at_most) = share.chunks(chunk_bytes)?;
     let name = name.to_owned();
     client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+        let entry = pool.volume(&name)?;
+        let least = entry.least.max(at_least.unwrap_or(entry.at_least));
+        refuse_small(at_most.or(Some(entry.at_most)), least, chunk_bytes)?;
         Ok(pool.set_share(&name, at_least, at_most).await?)
     })
 }
@@ -395,8 +408,8 @@ pub fn resize(device: &Path, size: Option<u64>) -> Result<(u64, SharedReport), H
             )
         })?;
     }
-    let (superblock, free) = client.ask_blocking(Access::ReadWrite, async |pool: HostPool| {
-        pool.grow().await?;
+    let (superblock, free) = client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+        pool.grow(wanted).await?;
         Ok((pool.superblock(), pool.free_chunks()))
     })?;
     Ok((bytes_before, shared_report(device, &superblock, free)))

@@ -2,14 +2,21 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use flaz_control::report::CacheReport;
 use flaz_engine::format::superblock::Superblock;
 use flaz_pool::{PoolSuperblock, VolumeDevice, VolumeEntry};
 use flaz_runtime::file::{ByteLock, FileDevice, Hold, OpenMode, is_byte_locked, lock_byte};
 
 use super::{PoolClient, request_byte, volume_byte};
 use crate::error::HostError;
-use crate::safety::{self, Access, Claim};
+use crate::safety::{self, Access, Claim, TakenOver};
+use crate::status::volume_report;
+
+/// How often a process tries to become the one that has a shared device open exclusively.
+const EXCLUSIVE_EVERY: Duration = Duration::from_millis(500);
 
 /// The cache device of a volume.
 pub(crate) type Part = VolumeDevice<FileDevice, PoolClient>;
@@ -18,7 +25,7 @@ pub(crate) type Part = VolumeDevice<FileDevice, PoolClient>;
 #[derive(Debug)]
 pub(crate) struct Member {
     /// Holds the volume, and keeps the device from being overwritten.
-    pub(crate) claim: Claim,
+    _claim: Arc<Claim>,
     pub(crate) client: PoolClient,
     pub(crate) entry: VolumeEntry,
     pub(crate) part: Part,
@@ -36,14 +43,19 @@ impl Member {
         hold(device, claim.file(), volume, number, access)?;
         let file = open_file(device, number, access)?;
         // A process that held the volume until now may have removed it.
-        let (superblock, map) = client.ask_blocking(Access::Read, async move |pool| {
+        let (superblock, map) = client.ask_blocking(access, async move |pool| {
             Ok((pool.superblock(), pool.map(number)))
         })?;
         let entry = find(device, &superblock, volume)?.clone();
         let map = map?;
+        let claim = Arc::new(claim);
+        keep_exclusive(&claim)?;
         Ok(Self {
-            part: VolumeDevice::new(file, map, client.of_volume(&superblock, number)),
-            claim,
+            part: {
+                let chunks = client.of_volume(&superblock, number, &file);
+                VolumeDevice::new(file, map, chunks)
+            },
+            _claim: claim,
             client,
             entry,
         })
@@ -51,6 +63,13 @@ impl Member {
 }
 
 impl Member {
+    /// The report of the volume's cache, of which `whole` is that of a cache which has the device alone.
+    pub(crate) fn report(&self, whole: CacheReport) -> CacheReport {
+        let map = self.part.map();
+        let held = u64::from(map.chunks()) * map.chunk_bytes();
+        volume_report(whole, held, self.entry.front_bytes)
+    }
+
     /// Checks that the cache on the volume's device is the one that was made for it.
     ///
     /// # Errors
@@ -76,6 +95,37 @@ impl Member {
         )
         .into())
     }
+}
+
+/// Takes the exclusive open of the device over when the process that has it ends, as long as the claim lives.
+fn keep_exclusive(claim: &Arc<Claim>) -> Result<(), HostError> {
+    if claim.is_exclusive() {
+        return Ok(());
+    }
+    let claim = Arc::downgrade(claim);
+    let watch = move || {
+        let mut warned = false;
+        while let Some(claim) = claim.upgrade() {
+            match claim.take_over() {
+                TakenOver::Yes => return,
+                TakenOver::Member => warned = false,
+                TakenOver::Other if !warned => {
+                    warned = true;
+                    tracing::error!(
+                        "{} is used by another program beside this cache: stop that program, or stop the cache before data is lost",
+                        claim.path().display()
+                    );
+                }
+                TakenOver::Other => {}
+            }
+            drop(claim);
+            std::thread::sleep(EXCLUSIVE_EVERY);
+        }
+    };
+    std::thread::Builder::new()
+        .name("flaz-exclusive".to_owned())
+        .spawn(watch)?;
+    Ok(())
 }
 
 /// Holds a volume for the descriptor of a claim.

@@ -17,6 +17,7 @@
 //! | [`TABLE`] | the process that reads (shared) or changes (alone) the superblock and the table |
 //! | [`volume_byte`] | the process that uses a volume |
 //! | [`request_byte`] | requests to a volume's part of the device, also those of a process that was killed |
+//! | 0 | all these requests, and those to the table, shared; a process that overwrites the device waits for them |
 //!
 //! Invariants: a process changes the chunks of a volume only while it holds the volume. What a process knows of the table may be out
 //! of date, but for the volume that it holds, until it takes [`TABLE`] and reads it again.
@@ -27,7 +28,7 @@ pub mod manage;
 mod member;
 pub mod place;
 
-pub(crate) use client::PoolClient;
+pub(crate) use client::{HostPool, PoolClient};
 pub(crate) use member::{Member, Part, in_use, peek};
 pub use place::Place;
 

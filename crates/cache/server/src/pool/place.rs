@@ -1,7 +1,9 @@
 //! Where a cache lies: `DEVICE`, or `DEVICE:VOLUME` for a volume's part of a shared device.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -31,15 +33,21 @@ impl Place {
         if path.symlink_metadata().is_ok() {
             return whole();
         }
-        let Some((device, volume)) = path.to_str().and_then(|text| text.rsplit_once(':')) else {
+        let bytes = path.as_os_str().as_bytes();
+        let Some(colon) = bytes.iter().rposition(|byte| *byte == b':') else {
             return whole();
         };
-        if volume.is_empty() || volume.contains('/') || Path::new(device).symlink_metadata().is_err() {
-            return whole();
-        }
-        Self {
-            device: device.into(),
-            volume: Some(volume.to_owned()),
+        let device = Path::new(OsStr::from_bytes(&bytes[..colon]));
+        match std::str::from_utf8(&bytes[colon + 1..]) {
+            Ok(volume)
+                if !volume.is_empty() && !volume.contains('/') && device.symlink_metadata().is_ok() =>
+            {
+                Self {
+                    device: device.to_owned(),
+                    volume: Some(volume.to_owned()),
+                }
+            }
+            _ => whole(),
         }
     }
 
@@ -126,6 +134,10 @@ mod tests {
         assert_eq!(volume("ssd:home"), Some("home".to_owned()));
         assert_eq!(volume("disk:0"), None);
         assert_eq!(volume("pci-0:1:db"), Some("db".to_owned()));
+        let odd = folder.path().join(OsStr::from_bytes(b"\xff"));
+        std::fs::write(&odd, "").unwrap();
+        let place = Place::of(&Place::path_of(&odd, "home"));
+        assert_eq!((place.device, place.volume), (odd, Some("home".to_owned())));
         // What does not exist is not taken apart.
         for other in ["none:home", "ssd:", "ssd:a/b"] {
             assert_eq!(volume(other), None, "{other}");

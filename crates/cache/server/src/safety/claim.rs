@@ -8,6 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use flaz_runtime::file::{ByteLock, is_byte_locked};
+
 use super::error::{CACHE_DEVICE, SafetyError};
 use super::file::{Access, failed, give_size, length, lock, open, open_exclusively, open_shared};
 use super::holders::{System, Use};
@@ -16,6 +18,7 @@ use super::objections::Objections;
 use super::probe::{self, Found};
 use super::signatures::Kind;
 use super::source::Source;
+use crate::pool::MEMBERS;
 
 /// A cache device that is open and held while this lives: exclusively, or together with the processes of other volumes.
 #[derive(Debug)]
@@ -51,12 +54,23 @@ impl Claim {
         &self.file
     }
 
+    /// Whether this process keeps other programs off a shared device: it has a block device open exclusively, or a file locked.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.exclusive.get().is_some()
+    }
+
     /// Opens a shared block device exclusively, if no process of another volume has it: the kernel then keeps file systems off it.
-    pub(crate) fn take_over(&self) {
-        if self.exclusive.get().is_none()
-            && let Ok((file, true)) = open_exclusively(&self.node)
-        {
-            let _ = self.exclusive.set(file);
+    pub(crate) fn take_over(&self) -> TakenOver {
+        if self.is_exclusive() {
+            return TakenOver::Yes;
+        }
+        match open_exclusively(&self.node) {
+            Ok((file, true)) => {
+                let _ = self.exclusive.set(file);
+                TakenOver::Yes
+            }
+            _ if is_byte_locked(&self.file, MEMBERS, ByteLock::Exclusive) == Ok(true) => TakenOver::Member,
+            _ => TakenOver::Other,
         }
     }
 
@@ -89,6 +103,17 @@ impl Claim {
         }
         Ok(())
     }
+}
+
+/// Who has a shared block device open exclusively.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakenOver {
+    /// This process.
+    Yes,
+    /// Probably the process of another volume.
+    Member,
+    /// Another program.
+    Other,
 }
 
 /// Checks the origin of a new cache.

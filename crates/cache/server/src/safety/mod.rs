@@ -27,6 +27,7 @@ mod signatures;
 mod source;
 mod unused;
 
+pub(crate) use claim::TakenOver;
 pub use claim::{
     Claim, Permission, cache, claim_existing, claim_for_create, claim_shared, claim_to_overwrite,
     final_uses_text, origin, refuse_overlap, uses_text,
