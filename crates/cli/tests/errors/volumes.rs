@@ -113,6 +113,10 @@ fn commands_name_the_volume() {
         &["already has a volume one"],
     );
     refused(
+        "volume add ssd two --origin one.img",
+        &["volume one of ssd has this origin"],
+    );
+    refused(
         "volume add ssd two --origin none.img",
         &["none.img: no such origin"],
     );

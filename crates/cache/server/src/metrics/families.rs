@@ -373,13 +373,38 @@ fn space(families: &mut Families, report: &StatusReport, live: &LiveReport) {
         ),
         (
             "flaz_cache_size_bytes",
-            "Size of the cache device.",
+            "Size of the cache device; of a volume, what it has of it.",
             report.cache.size_bytes,
         ),
         (
             "flaz_origin_size_bytes",
             "Size of the origin.",
             report.origin.size_bytes,
+        ),
+    ] {
+        families.gauge(name, help, value);
+    }
+    let Some(share) = &live.share else { return };
+    for (name, help, value) in [
+        (
+            "flaz_share_at_least_bytes",
+            "Of a volume: space of the cache device that no other volume gets.",
+            share.at_least_bytes,
+        ),
+        (
+            "flaz_share_at_most_bytes",
+            "Of a volume: the most that it gets of the cache device; 0 if there is no limit.",
+            share.at_most_bytes.unwrap_or(0),
+        ),
+        (
+            "flaz_share_free_bytes",
+            "Of a volume: space of the cache device that no volume has and this one may take, at the last look.",
+            share.free_bytes,
+        ),
+        (
+            "flaz_share_need",
+            "Of a volume: hits a day, for each MiB that it has, on blocks that left its cache recently.",
+            share.need,
         ),
     ] {
         families.gauge(name, help, value);

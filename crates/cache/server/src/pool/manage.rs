@@ -161,6 +161,18 @@ pub fn add(spec: &VolumeSpec) -> Result<CreateReport, HostError> {
         shard_count: spec.shards,
     };
     let share = spec.share.chunks(superblock.layout.chunk_bytes)?;
+    for other in &superblock.volumes {
+        let known = superblock_of(device, &client, other);
+        if known.is_ok_and(|known| known.origin_identity == options.origin_identity) {
+            return Err(format!(
+                "volume {} of {} has this origin: expected an origin of its own for each volume, because a write through one is \
+                 not seen by the other; remove that volume first",
+                other.name,
+                device.display()
+            )
+            .into());
+        }
+    }
     // A cache stamps its structures with the first bytes of its UUID.
     let id = |uuid: &Uuid| uuid.as_fields().0;
     let is_taken = |uuid: &Uuid| superblock.volumes.iter().any(|other| id(&other.uuid) == id(uuid));
