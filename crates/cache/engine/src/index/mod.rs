@@ -133,10 +133,12 @@ impl Index {
         self.segments[segment].get(key)
     }
 
-    /// The entry of a block, whose hit counter goes up (to 3 at most).
-    pub fn hit(&mut self, block: LocalBlock) -> Option<Entry> {
+    /// The entry of a block, whose hit counter goes up (to 3 at most) if the hit `counts`.
+    pub fn hit(&mut self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) -> Option<Entry> {
         let (segment, key) = self.split(block);
-        self.segments[segment].update(key, |entry| entry.with_hits(entry.hits() + 1))
+        self.segments[segment].update(key, |entry| {
+            entry.with_hits(entry.hits() + u8::from(counts(entry)))
+        })
     }
 
     /// Clears a block's dirty bit; false if it has no entry, or a clean one.
@@ -556,14 +558,18 @@ mod tests {
     }
 
     #[test]
-    fn hits_saturate() {
+    fn hits_that_count_saturate() {
         let mut index = Index::new(LocalBlock(1 << 20), 1000);
         index.insert(LocalBlock(5), entry(1));
         for _ in 0..9 {
-            index.hit(LocalBlock(5));
+            index.hit(LocalBlock(5), |_| false);
+        }
+        assert_eq!(index.get(LocalBlock(5)).map(Entry::hits), Some(0));
+        for _ in 0..9 {
+            index.hit(LocalBlock(5), |_| true);
         }
         assert_eq!(index.get(LocalBlock(5)).map(Entry::hits), Some(3));
-        assert_eq!(index.hit(LocalBlock(6)), None);
+        assert_eq!(index.hit(LocalBlock(6), |_| true), None);
     }
 
     #[test]

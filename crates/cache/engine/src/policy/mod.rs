@@ -33,6 +33,9 @@ use crate::choice::choice;
 /// The largest number of uses that is counted for a cached block.
 pub const HITS_MAX: u8 = 3;
 
+/// A [`Policy::window`] is at most the shard's regions divided by this.
+pub const WINDOW_SHARE: u64 = 32;
+
 /// One of the two rings of regions of a shard. The numbers are those on the cache device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -138,6 +141,12 @@ pub trait Policy: Send {
 
     /// Which ring gives up its oldest region next. Where that ring has none but an open one, take the other.
     fn victim(&self, sizes: RingSizes) -> Ring;
+
+    /// The length of the correlation window, in bytes: a read of a block does not count while probation has been given less than
+    /// that since the block was stored there. `total`: bytes of the shard's regions. At most a part of them: see [`WINDOW_SHARE`].
+    fn window(&self, _total: u64) -> u64 {
+        0
+    }
 
     /// The shard's regions hold at least so many blocks from now on: see [`PolicyKind::build`].
     fn capacity(&mut self, _blocks: u64) {}

@@ -78,9 +78,9 @@ impl BlockMap {
         self.index.borrow().get(block)
     }
 
-    /// The entry of a block, counting a use.
-    pub(super) fn touch(&self, block: LocalBlock) -> Option<Entry> {
-        self.index.borrow_mut().hit(block)
+    /// The entry of a block, counting a use if it `counts`.
+    pub(super) fn touch(&self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) -> Option<Entry> {
+        self.index.borrow_mut().hit(block, counts)
     }
 
     pub(super) fn is_dirty(&self, block: LocalBlock) -> bool {

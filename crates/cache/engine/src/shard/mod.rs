@@ -42,6 +42,7 @@
 //! | `stable` | making the log stable, and recording that in the manifest |
 //! | `sending` | writing extents and summaries |
 //! | `stale` | dropping copies, and the tombstones that must follow |
+//! | `uses` | which reads count as uses of a block |
 //! | `fence` | fencing a cache device that fails |
 //! | `intents/loading` | the bitmap as a whole |
 //! | `intents/pages` | writing a page of the bitmap |
@@ -96,6 +97,7 @@ mod stale;
 mod start;
 mod tasks;
 mod tuning;
+mod uses;
 mod write;
 mod writeback;
 mod writeback_runs;
@@ -472,6 +474,15 @@ impl<P: Platform> Shard<P> {
         self.map.ring_for(&self.log, block, self.global(block))
     }
 
+    /// Bytes of all regions that the policy may use.
+    fn region_space(&self) -> u64 {
+        let regions = match self.cache.shares_space() {
+            true => u64::from(self.log.remaining_with_space()),
+            false => u64::from(self.log.regions_remaining()),
+        };
+        regions * self.id.layout.region_bytes
+    }
+
     /// Space in the two rings, for the policy.
     fn ring_sizes(&self) -> RingSizes {
         let region_bytes = self.id.layout.region_bytes;
@@ -480,10 +491,7 @@ impl<P: Platform> Shard<P> {
         RingSizes {
             probation: self.log.regions_of(Ring::Probation) * region_bytes,
             main: self.log.regions_of(Ring::Main) * region_bytes,
-            total: match self.cache.shares_space() {
-                true => u64::from(self.log.remaining_with_space()) * region_bytes,
-                false => u64::from(self.log.regions_remaining()) * region_bytes,
-            },
+            total: self.region_space(),
         }
     }
 

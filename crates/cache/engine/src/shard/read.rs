@@ -131,7 +131,7 @@ impl<P: Platform> Shard<P> {
         let Some(entry) = entry else { return Ok(None) };
         let mut out = IoBuf::new(BLOCK_BYTES);
         Ok(self.load_block(block, entry, &mut out).await?.then(|| {
-            self.map.touch(block);
+            self.map.touch(block, |entry| self.counts_read(entry));
             out
         }))
     }
@@ -191,7 +191,7 @@ impl<P: Platform> Shard<P> {
         for index in 0..blocks {
             let block = LocalBlock(first.0 + index as u64);
             let place = &mut out[index * BLOCK_BYTES..][..BLOCK_BYTES];
-            let entry = self.map.touch(block);
+            let entry = self.map.touch(block, |entry| self.counts_read(entry));
             let Some(entry) = entry else {
                 found.missed.push(index);
                 continue;

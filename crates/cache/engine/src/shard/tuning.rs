@@ -57,6 +57,11 @@ impl Tuning {
         self.policy.borrow().victim(sizes)
     }
 
+    /// Whether a read of a block counts, if probation was given `age` bytes after it; the regions of the shard have `total` bytes.
+    pub(super) fn counts_read(&self, age: u64, total: u64) -> bool {
+        age >= self.policy.borrow().window(total)
+    }
+
     /// A region is about to be reclaimed, with `cached` blocks in the cache.
     pub(super) fn reclaim_begins(&self, cached: u64) {
         self.policy.borrow_mut().cached_blocks(cached);

@@ -11,6 +11,7 @@
 //! | [`reads`] | what is read from the cache device, what is stored in the cache, and when? |
 //! | [`full_disk`] | what happens if the cache device fails writes? |
 //! | [`status`] | are the figures of the status page correct? |
+//! | [`uses`] | which uses keep a block in the cache? |
 //! | [`warm`] | is everything still cached after a clean stop? |
 
 mod bytes;
@@ -25,4 +26,5 @@ mod memory;
 mod reads;
 mod rig;
 mod status;
+mod uses;
 mod warm;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`append`] | the kinds of records |
 //! | [`lsn`] | positions |
+//! | [`age`] | how long ago a block entered probation |
 //! | [`state`] | open extents and regions: appending, sealing, closing |
 //! | [`in_flight`] | writes in flight |
 //! | [`regions`] | which regions are free, open, full, being reclaimed |
@@ -20,6 +21,7 @@
 //! - An extent is sent after the manifest has its region. A region is opened again after its state *free* is stable in the
 //!   manifest. A block leaves a region after its state *reclaiming* is stable in the manifest.
 
+mod age;
 mod append;
 mod copies;
 mod image;
@@ -123,6 +125,12 @@ impl SegmentLog {
 
     pub(super) fn ring_at(&self, location: Location) -> Ring {
         self.state.borrow().region_at(location).ring
+    }
+
+    /// How many bytes probation was given after the block at a location, regions counted whole. `None`: it is in main, or has been
+    /// in probation for longer than any [`Policy::window`](crate::policy::Policy::window).
+    pub(super) fn age_in_probation(&self, location: Location) -> Option<u64> {
+        self.state.borrow().age_in_probation(location)
     }
 
     /// The generation of the region that a location is in.

@@ -17,6 +17,7 @@ mod victim;
 
 use flaz_device::IoBuf;
 
+use super::age::Newest;
 use super::in_flight::{InFlight, PendingWrite, Stage, WriteId};
 use super::lsn::{Lsn, Positions};
 use super::marks::{AtFlush, Length, Marks};
@@ -97,6 +98,7 @@ pub(super) struct State {
     starving: bool,
     /// The rings whose open region has damage: it is closed when another one is free.
     damaged: [bool; 2],
+    newest: Newest,
 }
 
 impl State {
@@ -118,6 +120,7 @@ impl State {
             held_for_reclaim: false,
             starving: false,
             damaged: [false; 2],
+            newest: Newest::default(),
         }
     }
 
@@ -381,6 +384,9 @@ impl State {
             "nothing was appended before"
         );
         assert!(next_sequence > Sequence(0), "numbers begin with 1");
+        let probation = |region: &Region| region.state != RegionState::Free && region.ring == Ring::Probation;
+        let generations = regions.iter().filter(probation).map(|region| region.generation);
+        self.newest = Newest::inherited(generations.collect(), regions.len());
         self.regions = regions;
         self.next_sequence = next_sequence;
     }
@@ -392,6 +398,26 @@ impl State {
     /// Reserves the last space for reclaim.
     pub(super) fn hold_for_reclaim(&mut self, hold: bool) {
         self.held_for_reclaim = hold;
+    }
+
+    /// See [`SegmentLog::age_in_probation`](super::SegmentLog::age_in_probation).
+    pub(super) fn age_in_probation(&self, location: Location) -> Option<u64> {
+        let number = self.region_of(location);
+        if self.regions.ring_of(number) != Ring::Probation {
+            return None;
+        }
+        let regions = self.newest.opened_after(self.regions.generation_of(number))?;
+        let region_bytes = self.layout.region_bytes;
+        let offset = location.offset() - u64::from(number) * region_bytes;
+        let filled = match &self.open[Ring::Probation.index()] {
+            Some(open) => match &open.extent {
+                Some(extent) => u64::from(extent.offset) + extent.used as u64,
+                None => u64::from(self.regions.at(open.number).used),
+            },
+            None => region_bytes,
+        };
+        // An image may name an open region that is not the newest.
+        Some((regions * region_bytes + filled).saturating_sub(offset))
     }
 
     /// The region of a location in use.
@@ -432,6 +458,7 @@ impl State {
     /// Memory that grows with the cache (not the bounded buffers).
     pub(super) fn memory_bytes(&self) -> usize {
         self.regions.memory_bytes()
+            + self.newest.memory_bytes()
             + self
                 .open
                 .iter()

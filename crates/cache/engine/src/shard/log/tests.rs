@@ -169,3 +169,71 @@ fn a_fenced_device_is_given_only_what_reclaim_moved() {
     }
     assert!(!log.has_landed(&upto) && !log.writing());
 }
+
+/// Ages of blocks in probation follow from what is appended to probation, whatever is appended to main. Regions count whole, also
+/// those that are closed early.
+#[test]
+fn ages_in_probation_count_what_came_after() {
+    let log = log();
+    let region_bytes = log.layout.region_bytes;
+    let window = log.region_count() * region_bytes / crate::policy::WINDOW_SHARE;
+    let data = [0; 4096];
+    let stored = Append::Packed {
+        codec: flaz_codec::CodecId::RAW,
+        stored: &data,
+        plain_crc: 0,
+        dirty: false,
+    };
+    let mut rng = flaz_sim::Rng::new(1);
+    let (mut blocks, mut regions, mut too_old) = (Vec::new(), vec![], 0);
+    loop {
+        let ring = Ring::ALL[rng.below(2) as usize];
+        let ages =
+            |blocks: &[Location]| -> Vec<_> { blocks.iter().map(|at| log.age_in_probation(*at)).collect() };
+        let before = ages(&blocks);
+        let Some(new) = log.append(ring, BlockNumber(1), stored, Class::Client) else {
+            break;
+        };
+        let at = new.entry.location();
+        while let Some(write) = log.take_write() {
+            assert!(log.begin_write(write.id, false));
+            log.end_write(write.id);
+        }
+        if ring == Ring::Main {
+            assert_eq!(log.age_in_probation(at), None, "it is in main");
+            assert_eq!(ages(&blocks), before, "main has grown, not probation");
+            continue;
+        }
+        blocks.push(at);
+        let region = log.region_of(at);
+        if regions.last() != Some(&region) {
+            regions.push(region);
+        }
+        for (block, age) in blocks.iter().zip(ages(&blocks)) {
+            let place = regions
+                .iter()
+                .rev()
+                .position(|&region| region == log.region_of(*block));
+            let after = place.expect("in one of them") as u64 * region_bytes;
+            let offset = |at: Location| at.offset() % region_bytes;
+            match age {
+                // The block that was appended last has a header and its contents.
+                Some(age) => assert_eq!(age, after + offset(at) + 8 + 4096 - offset(*block)),
+                None => {
+                    assert!(
+                        after >= window,
+                        "{after} bytes came after it, {window} are the window"
+                    );
+                    too_old += 1;
+                }
+            }
+        }
+        if rng.below(40) == 0 {
+            log.close_regions();
+        }
+    }
+    assert!(
+        blocks.len() > 300 && regions.len() > 10 && too_old > 0,
+        "{regions:?}"
+    );
+}

@@ -142,6 +142,9 @@ impl State {
                 self.reclaim.recovering = Some(number);
             }
             self.marks.opened(number, generation);
+            if ring == Ring::Probation {
+                self.newest.opened(generation, self.regions.len());
+            }
             self.in_flight.push_opening(number);
             self.open[slot] = Some(OpenRegion {
                 number,

@@ -1,0 +1,109 @@
+//! Which reads count as uses of a cached block, for the decision of the policy when its region is reclaimed.
+//!
+//! A write always counts. A new version of a block goes to the end of its ring, so its location does not tell how long the block
+//! has been cached.
+
+use super::{Platform, Shard};
+use crate::index::Entry;
+
+impl<P: Platform> Shard<P> {
+    /// Whether a read of the block with this entry counts: see [`crate::policy::Policy::window`].
+    pub(super) fn counts_read(&self, entry: Entry) -> bool {
+        let age = self.log.age_in_probation(entry.location());
+        age.is_none_or(|age| self.tuning.counts_read(age, self.region_space()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::GeometryOptions;
+    use crate::policy::{PolicyKind, Ring};
+    use crate::settings::Settings;
+    use crate::shard::Shard;
+    use crate::shard::log::{Append, Class};
+    use crate::shard::simulated::{Disks, Simulated};
+    use crate::units::{BlockNumber, LocalBlock};
+
+    const REGION_BYTES: u64 = 128 << 10;
+
+    fn append(shard: &Shard<Simulated>, ring: Ring, block: u64, data: &[u8]) -> Entry {
+        let what = Append::Packed {
+            codec: flaz_codec::CodecId::RAW,
+            stored: data,
+            plain_crc: crc32c::crc32c(data),
+            dirty: false,
+        };
+        let appended = (shard.log).append(ring, BlockNumber(block), what, Class::Reclaim);
+        let entry = appended.expect("there is room").entry;
+        shard.map.install(&shard.log, LocalBlock(block), entry);
+        entry
+    }
+
+    fn set_policy(shard: &Shard<Simulated>, policy: PolicyKind) {
+        let settings = Settings {
+            policy,
+            ..shard.tuning.settings().clone()
+        };
+        shard.set(&settings);
+    }
+
+    fn disks() -> Disks {
+        let wish = GeometryOptions {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(REGION_BYTES),
+            ..GeometryOptions::default()
+        };
+        // A window of 146 KiB.
+        Disks::new((192 << 10) + 64 * REGION_BYTES, wish)
+    }
+
+    #[test]
+    fn reads_count_after_a_quarter_of_probation() {
+        let data = [1; 4096];
+        let disks = disks();
+        let shard = disks.shard(1);
+        set_policy(&shard, PolicyKind::S3Fifo);
+        let (first, main) = (
+            append(&shard, Ring::Probation, 0, &data),
+            append(&shard, Ring::Main, 1, &data),
+        );
+        assert!(shard.counts_read(main), "it was used before");
+        assert!(!shard.counts_read(first));
+        let later = (2..200).find(|&block| {
+            append(&shard, Ring::Probation, block, &data);
+            shard.counts_read(first)
+        });
+        let window = shard.region_space() * 7 / 100 / 4;
+        let bytes = later.expect("it gets old") * 4096;
+        let exact = window - 16 * 1024..window + 4096;
+        assert!(exact.contains(&bytes), "{bytes} of {window}");
+        let newest = append(&shard, Ring::Probation, 500, &data);
+        assert!(!shard.counts_read(newest));
+        set_policy(&shard, PolicyKind::Fifo);
+        assert!(shard.counts_read(newest), "a policy without a window");
+    }
+
+    #[test]
+    fn a_burst_goes_on_after_a_crash() {
+        let data = [1; 4096];
+        let disks = disks();
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            for block in 0..100 {
+                append(&shard, Ring::Probation, block, &data);
+                assert!(shard.make_log_stable().await);
+            }
+        });
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let shard = disks.recovered(2).await;
+            set_policy(&shard, PolicyKind::S3Fifo);
+            let counts = |block| {
+                let entry = shard.map.lookup(LocalBlock(block)).expect("it is warm");
+                shard.counts_read(entry)
+            };
+            assert!(counts(0) && !counts(99));
+        });
+    }
+}
