@@ -21,6 +21,9 @@ const REGIONS_KEPT_FREE: usize = 2;
 /// Number of regions of the smallest cache: the free ones, one open in each ring, and one to reclaim.
 const REGIONS_MIN: usize = REGIONS_KEPT_FREE + 3;
 
+/// Bytes of a block. Those that compress count as if regions were larger.
+const BLOCK_BYTES: u64 = 4096;
+
 /// Location of a block that is not cached.
 const NOWHERE: u32 = u32::MAX;
 
@@ -38,6 +41,10 @@ pub struct RegionCache {
     /// For each block its region, or `NOWHERE`.
     place: Vec<u32>,
     hits: Vec<u8>,
+    /// For each block in probation the blocks that probation had been given up to it; `None` in main.
+    entered: Vec<Option<u64>>,
+    /// Blocks that probation has been given.
+    given: u64,
     cached: u64,
     outcome: Outcome,
     reclaimed: u64,
@@ -59,6 +66,8 @@ impl RegionCache {
             open: [None, None],
             place: vec![NOWHERE; distinct],
             hits: vec![0; distinct],
+            entered: vec![None; distinct],
+            given: 0,
             cached: 0,
             outcome: Outcome::default(),
             reclaimed: 0,
@@ -83,8 +92,10 @@ impl RegionCache {
         self.outcome.references += 1;
         if self.place[block as usize] != NOWHERE {
             self.outcome.hits += 1;
-            let hits = &mut self.hits[block as usize];
-            *hits = (*hits + 1).min(HITS_MAX);
+            if self.counts_use(block) {
+                let hits = &mut self.hits[block as usize];
+                *hits = (*hits + 1).min(HITS_MAX);
+            }
         } else if let Admission::To(ring) | Admission::Remembered(ring) =
             self.policy.admit(block_key(u64::from(block)))
         {
@@ -95,6 +106,12 @@ impl RegionCache {
             self.outcome.admitted += 1;
             self.cached += 1;
         }
+    }
+
+    /// Whether a use of a block counts: see [`Policy::window`].
+    fn counts_use(&self, block: u32) -> bool {
+        let window = self.policy.window(self.sizes().total);
+        self.entered[block as usize].is_none_or(|entered| (self.given - entered) * BLOCK_BYTES >= window)
     }
 
     fn has_room(&self, ring: Ring) -> bool {
@@ -148,17 +165,20 @@ impl RegionCache {
             self.place[block as usize] = open;
             self.hits[block as usize] = hits;
         }
+        let is_new = ring == Ring::Probation;
+        self.given += u64::from(is_new);
+        self.entered[block as usize] = is_new.then_some(self.given);
     }
 
     fn sizes(&self) -> RingSizes {
         let bytes = |ring: Ring| {
             let regions = self.full[ring.index()].len() + usize::from(self.open[ring.index()].is_some());
-            (regions * self.region_blocks * 4096) as u64
+            (regions * self.region_blocks) as u64 * BLOCK_BYTES
         };
         RingSizes {
             probation: bytes(Ring::Probation),
             main: bytes(Ring::Main),
-            total: (self.regions.len() * self.region_blocks * 4096) as u64,
+            total: (self.regions.len() * self.region_blocks) as u64 * BLOCK_BYTES,
         }
     }
 }
