@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use flaz_engine::policy::{Admission, Fate, HITS_MAX, Policy, Ring, RingSizes, block_key};
+use flaz_engine::policy::{Admission, Fate, HITS_MAX, Policy, Price, Ring, RingSizes, block_key};
 
 use super::outcome::Outcome;
 use super::studied::Studied;
@@ -136,7 +136,9 @@ impl RegionCache {
         self.policy.cached_blocks(self.cached);
         for block in std::mem::take(&mut self.regions[region as usize]) {
             let hits = self.hits[block as usize];
-            match self.policy.reclaim(ring, block_key(u64::from(block)), hits) {
+            // All blocks have the same size here.
+            let key = block_key(u64::from(block));
+            match self.policy.reclaim(ring, key, hits, Price::USUAL) {
                 Fate::Keep { ring, hits } => {
                     self.append(ring, block, hits);
                     self.outcome.reinserted += 1;

@@ -2,7 +2,7 @@
 //!
 //! It is a column of the design's table but not a policy of the engine, whose FIFO is the plain one.
 
-use flaz_engine::policy::{Admission, Fate, Policy, Ring, RingSizes};
+use flaz_engine::policy::{Admission, Fate, Policy, Price, Ring, RingSizes};
 
 /// Admit all, FIFO with reinsertion. See the module's text.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ impl Policy for FifoWithReinsertion {
         Admission::To(Ring::Main)
     }
 
-    fn reclaim(&mut self, _ring: Ring, _key: u64, hits: u8) -> Fate {
+    fn reclaim(&mut self, _ring: Ring, _key: u64, hits: u8, _price: Price) -> Fate {
         // Uses are counted up to three, so an unused block is reinserted three times at most.
         match hits.checked_sub(1) {
             Some(hits) => Fate::Keep {
@@ -50,8 +50,8 @@ mod tests {
             ring: Ring::Main,
             hits,
         };
-        assert_eq!(policy.reclaim(Ring::Main, 1, 2), kept(1));
-        assert_eq!(policy.reclaim(Ring::Main, 1, 1), kept(0));
-        assert_eq!(policy.reclaim(Ring::Main, 1, 0), Fate::Drop);
+        assert_eq!(policy.reclaim(Ring::Main, 1, 2, Price::USUAL), kept(1));
+        assert_eq!(policy.reclaim(Ring::Main, 1, 1, Price::USUAL), kept(0));
+        assert_eq!(policy.reclaim(Ring::Main, 1, 0, Price::USUAL), Fate::Drop);
     }
 }

@@ -226,6 +226,14 @@ impl Index {
         sectors * SECTOR_BYTES - count * TOUCHED_BEYOND_BYTES
     }
 
+    /// The mean of those; 0 without fragments.
+    #[must_use]
+    pub fn mean_fragment_bytes(&self) -> u64 {
+        self.fragment_bytes()
+            .checked_div(self.fragments.count)
+            .unwrap_or(0)
+    }
+
     /// Bytes of memory that the index takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {

@@ -3,7 +3,7 @@
 //! No ghost, no second ring, no look at what was used: the plainest policy, to compare the others with. The SSD is
 //! written once for each miss, never more.
 
-use super::{Admission, Fate, Policy, Ring, RingSizes, single_ring_victim};
+use super::{Admission, Fate, Policy, Price, Ring, RingSizes, single_ring_victim};
 
 /// Admit all, plain FIFO. See the module's text.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ impl Policy for Fifo {
         Admission::To(Ring::Main)
     }
 
-    fn reclaim(&mut self, _ring: Ring, _key: u64, _hits: u8) -> Fate {
+    fn reclaim(&mut self, _ring: Ring, _key: u64, _hits: u8, _price: Price) -> Fate {
         Fate::Drop
     }
 

@@ -33,6 +33,33 @@ use crate::choice::choice;
 /// The largest number of uses that is counted for a cached block.
 pub const HITS_MAX: u8 = 3;
 
+/// What it costs to store a block again, in uses: 2 for a block that takes at least twice the mean, else 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Price(u8);
+
+impl Price {
+    /// Of a block that takes the mean, or less.
+    pub const USUAL: Price = Price(1);
+    /// Of a block that takes twice the mean, or more.
+    pub const DOUBLE: Price = Price(2);
+
+    /// The price of a block that takes `bytes` of the cache device, among blocks that take `mean` bytes on average.
+    #[must_use]
+    pub fn of(bytes: u64, mean: u64) -> Price {
+        if mean > 0 && bytes / mean >= 2 {
+            Price::DOUBLE
+        } else {
+            Price::USUAL
+        }
+    }
+
+    /// Whether so many uses pay it.
+    #[must_use]
+    pub fn is_paid_by(self, hits: u8) -> bool {
+        hits >= self.0
+    }
+}
+
 /// A [`Policy::window`] is at most the shard's regions divided by this.
 pub const WINDOW_SHARE: u64 = 32;
 
@@ -136,8 +163,8 @@ pub trait Policy: Send {
     fn admit(&mut self, key: u64) -> Admission;
 
     /// The fate of a cached block whose region is reclaimed. `hits`: uses since it was stored, at most
-    /// [`HITS_MAX`].
-    fn reclaim(&mut self, ring: Ring, key: u64, hits: u8) -> Fate;
+    /// [`HITS_MAX`]; `price`: what it costs to store it again.
+    fn reclaim(&mut self, ring: Ring, key: u64, hits: u8, price: Price) -> Fate;
 
     /// Which ring gives up its oldest region next. Where that ring has none but an open one, take the other.
     fn victim(&self, sizes: RingSizes) -> Ring;

@@ -10,11 +10,14 @@
 //! block in, and say little about what comes later (the correlation window of Clock2Q+, VLDB 2026). `docs/policy.md` has what this
 //! and other variants gain.
 //!
+//! In main, a block that takes at least twice the mean of the cached blocks is written again only if it was used twice: in its place,
+//! two or more others stay.
+//!
 //! With fewer than about 48 regions in a shard, rounding costs hit ratio.
 
 use super::ghost::Ghost;
 use super::reinsertion::ReinsertionBudget;
-use super::{Admission, Fate, Policy, Ring, RingSizes};
+use super::{Admission, Fate, Policy, Price, Ring, RingSizes};
 
 /// Share of the regions that probation has, in thousandths, the open one counted whole.
 ///
@@ -52,8 +55,12 @@ impl Policy for S3Fifo {
         }
     }
 
-    fn reclaim(&mut self, ring: Ring, key: u64, hits: u8) -> Fate {
-        if self.budget.keeps(hits > 0) {
+    fn reclaim(&mut self, ring: Ring, key: u64, hits: u8, price: Price) -> Fate {
+        let price = match ring {
+            Ring::Probation => Price::USUAL,
+            Ring::Main => price,
+        };
+        if self.budget.keeps(price.is_paid_by(hits)) {
             return Fate::Keep {
                 ring: Ring::Main,
                 hits: hits - 1,

@@ -5,7 +5,7 @@
 
 use super::ghost::Ghost;
 use super::reinsertion::ReinsertionBudget;
-use super::{Admission, Fate, Policy, Ring, RingSizes, single_ring_victim};
+use super::{Admission, Fate, Policy, Price, Ring, RingSizes, single_ring_victim};
 
 /// Admission at the second touch. See the module's text.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Policy for SecondTouch {
         Admission::Refuse
     }
 
-    fn reclaim(&mut self, _ring: Ring, _key: u64, hits: u8) -> Fate {
+    fn reclaim(&mut self, _ring: Ring, _key: u64, hits: u8, _price: Price) -> Fate {
         if self.budget.keeps(hits > 0) {
             Fate::Keep {
                 ring: Ring::Main,

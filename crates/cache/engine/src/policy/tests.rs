@@ -46,13 +46,16 @@ fn s3_fifo_promotes_what_was_used_and_remembers_the_rest() {
     assert_eq!(policy.admit(used), Admission::To(Ring::Probation));
     assert_eq!(policy.admit(unused), Admission::To(Ring::Probation));
     assert_eq!(
-        policy.reclaim(Ring::Probation, used, 3),
+        policy.reclaim(Ring::Probation, used, 3, Price::USUAL),
         Fate::Keep {
             ring: Ring::Main,
             hits: 2
         }
     );
-    assert_eq!(policy.reclaim(Ring::Probation, unused, 0), Fate::Drop);
+    assert_eq!(
+        policy.reclaim(Ring::Probation, unused, 0, Price::USUAL),
+        Fate::Drop
+    );
     assert_eq!(
         policy.admit(unused),
         Admission::Remembered(Ring::Main),
@@ -66,21 +69,46 @@ fn s3_fifo_forgets_what_main_drops() {
     let mut policy = S3Fifo::new(10_000);
     let key = block_key(1);
     assert_eq!(
-        policy.reclaim(Ring::Main, key, 2),
+        policy.reclaim(Ring::Main, key, 2, Price::USUAL),
         Fate::Keep {
             ring: Ring::Main,
             hits: 1
         }
     );
     assert_eq!(
-        policy.reclaim(Ring::Main, key, 1),
+        policy.reclaim(Ring::Main, key, 1, Price::USUAL),
         Fate::Keep {
             ring: Ring::Main,
             hits: 0
         }
     );
-    assert_eq!(policy.reclaim(Ring::Main, key, 0), Fate::Drop);
+    assert_eq!(policy.reclaim(Ring::Main, key, 0, Price::USUAL), Fate::Drop);
     assert_eq!(policy.admit(key), Admission::To(Ring::Probation));
+}
+
+/// In main only: a block that leaves probation without a use is remembered, one that has been there is not.
+#[test]
+fn s3_fifo_asks_two_uses_of_a_large_block_in_main() {
+    let mut policy = S3Fifo::new(10_000);
+    let kept = |hits| Fate::Keep {
+        ring: Ring::Main,
+        hits,
+    };
+    let key = block_key(1);
+    assert_eq!(policy.reclaim(Ring::Probation, key, 1, Price::DOUBLE), kept(0));
+    assert_eq!(policy.reclaim(Ring::Main, key, 2, Price::DOUBLE), kept(1));
+    assert_eq!(policy.reclaim(Ring::Main, key, 1, Price::USUAL), kept(0));
+    assert_eq!(policy.reclaim(Ring::Main, key, 1, Price::DOUBLE), Fate::Drop);
+}
+
+#[test]
+fn a_block_of_twice_the_mean_has_the_double_price() {
+    for (bytes, mean) in [(0, 0), (4104, 0), (8, 2056), (4104, 4104), (4104, 2053)] {
+        assert_eq!(Price::of(bytes, mean), Price::USUAL, "{bytes} of {mean}");
+    }
+    for (bytes, mean) in [(4104, 2052), (4104, 1), (u64::MAX, 1)] {
+        assert_eq!(Price::of(bytes, mean), Price::DOUBLE, "{bytes} of {mean}");
+    }
 }
 
 #[test]
@@ -119,13 +147,13 @@ fn second_touch_writes_again_what_was_used() {
     let mut policy = SecondTouch::new(0);
     for ring in Ring::ALL {
         assert_eq!(
-            policy.reclaim(ring, block_key(1), 2),
+            policy.reclaim(ring, block_key(1), 2, Price::USUAL),
             Fate::Keep {
                 ring: Ring::Main,
                 hits: 1
             }
         );
-        assert_eq!(policy.reclaim(ring, block_key(1), 0), Fate::Drop);
+        assert_eq!(policy.reclaim(ring, block_key(1), 0, Price::USUAL), Fate::Drop);
     }
 }
 
@@ -136,7 +164,7 @@ fn fifo_admits_all_and_writes_nothing_again() {
         let key = block_key(block);
         assert_eq!(policy.admit(key), Admission::To(Ring::Main));
         for ring in Ring::ALL {
-            assert_eq!(policy.reclaim(ring, key, HITS_MAX), Fate::Drop);
+            assert_eq!(policy.reclaim(ring, key, HITS_MAX, Price::USUAL), Fate::Drop);
         }
         assert_eq!(
             policy.admit(key),
@@ -155,7 +183,7 @@ fn reclaim_ends_however_hot_the_cache_is() {
         let mut dropped = 0;
         for block in 0..100_000 {
             let ring = Ring::ALL[block as usize % 2];
-            match policy.reclaim(ring, block_key(block), HITS_MAX) {
+            match policy.reclaim(ring, block_key(block), HITS_MAX, Price::USUAL) {
                 Fate::Drop => dropped += 1,
                 Fate::Keep { ring, hits } => {
                     assert_eq!(ring, Ring::Main, "{kind}");
@@ -183,7 +211,7 @@ fn memory_stays_below_the_budget_of_each_cached_block() {
                 for block in 0..1000 {
                     let key = block_key(per_cent * 1_000_000 + block);
                     let _ = policy.admit(key);
-                    let _ = policy.reclaim(Ring::Probation, key, 0);
+                    let _ = policy.reclaim(Ring::Probation, key, 0, Price::USUAL);
                 }
                 let bytes_a_block = policy.memory_bytes() as f64 / blocks as f64;
                 assert!(

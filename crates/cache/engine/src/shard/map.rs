@@ -316,6 +316,11 @@ impl BlockMap {
         self.index.borrow().fragment_bytes()
     }
 
+    /// The mean of those, same-filled blocks not included; 0 if there is none.
+    pub(super) fn mean_fragment_bytes(&self) -> u64 {
+        self.index.borrow().mean_fragment_bytes()
+    }
+
     /// The results of `pick` for all cached blocks, in no particular order.
     pub(super) fn pick<T>(&self, pick: impl Fn(LocalBlock, Entry) -> Option<T>) -> Vec<T> {
         let index = self.index.borrow();

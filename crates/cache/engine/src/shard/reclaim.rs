@@ -19,7 +19,7 @@ use super::{Platform, Shard, fragment};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
 use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
-use crate::policy::{Fate, Ring};
+use crate::policy::{Fate, Price, Ring};
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
 
@@ -336,7 +336,8 @@ impl<P: Platform> Shard<P> {
                 hits: entry.hits(),
             }
         } else if keep {
-            self.tuning.reclaim(ring, block, entry.hits())
+            let price = Price::of(record.fragment_bytes() as u64, self.map.mean_fragment_bytes());
+            self.tuning.reclaim(ring, block, entry.hits(), price)
         } else {
             Fate::Drop
         };

@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
-use crate::policy::{Admission, Fate, Policy, Ring, RingSizes, block_key};
+use crate::policy::{Admission, Fate, Policy, Price, Ring, RingSizes, block_key};
 use crate::settings::Settings;
 use crate::units::LocalBlock;
 
@@ -68,8 +68,9 @@ impl Tuning {
     }
 
     /// The fate of a block in a region of `ring` that is being reclaimed.
-    pub(super) fn reclaim(&self, ring: Ring, block: LocalBlock, hits: u8) -> Fate {
-        self.policy.borrow_mut().reclaim(ring, block_key(block.0), hits)
+    pub(super) fn reclaim(&self, ring: Ring, block: LocalBlock, hits: u8, price: Price) -> Fate {
+        let key = block_key(block.0);
+        self.policy.borrow_mut().reclaim(ring, key, hits, price)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

@@ -221,3 +221,63 @@ fn unreadable_dirty_blocks_do_not_fence_the_device() {
         assert_eq!(shard.dirty_blocks(), UNREADABLE.len() as u64);
     });
 }
+
+/// Stores a clean block in main, as if it had been read so many times since.
+fn store(shard: &Rc<Shard<Simulated>>, block: u64, data: &[u8], hits: u8) {
+    let (mut packer, mut bytes) = (shard.take_packer(), Vec::new());
+    packer.next_request();
+    let what = match packer.pack(&IoBuf::copy_of(data), &mut bytes) {
+        fragment::Packed::Compressed {
+            codec,
+            start,
+            len,
+            plain_crc,
+        } => Append::Packed {
+            codec,
+            stored: &bytes[start..start + len],
+            plain_crc,
+            dirty: false,
+        },
+        fragment::Packed::Raw { plain_crc } => Append::Packed {
+            codec: flaz_codec::CodecId::RAW,
+            stored: data,
+            plain_crc,
+            dirty: false,
+        },
+        fragment::Packed::SameFilled(value) => panic!("not all bytes are {value}"),
+    };
+    shard.codecs.put_back(packer);
+    let appended = (shard.log).append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
+    let entry = appended.expect("there is room").entry;
+    shard.pump_writes();
+    (shard.map).install(&shard.log, LocalBlock(block), entry.with_hits(hits));
+}
+
+/// Of the blocks that were read once, those that take at least twice the mean make room for the others.
+#[test]
+fn a_large_block_in_main_stays_for_two_reads() {
+    const SMALL: u64 = 30;
+    let disks = Disks::new(8 << 20, GeometryOptions::default());
+    disks.sim.block_on(async {
+        let shard = disks.shard(1);
+        let settings = crate::settings::Settings {
+            policy: crate::policy::PolicyKind::S3Fifo,
+            ..shard.tuning.settings().clone()
+        };
+        shard.set(&settings);
+        for block in 0..SMALL {
+            let mut small = data(block);
+            small[1000..].fill(0);
+            store(&shard, block, &small, u8::from(block.is_multiple_of(2)));
+        }
+        let (once, twice) = (SMALL, SMALL + 1);
+        store(&shard, once, &data(once), 1);
+        store(&shard, twice, &data(twice), 2);
+        shard.log.close_regions();
+        assert!(shard.make_log_stable().await);
+        assert!(shard.reclaim_one(true).await);
+        let kept = (0..=twice).filter(|block| shard.is_cached(BlockNumber(*block)));
+        let expected = (0..SMALL).step_by(2).chain([twice]);
+        assert_eq!(kept.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    });
+}
