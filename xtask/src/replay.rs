@@ -3,7 +3,7 @@
 //!
 //! One shard, regions of about a 64th of the cache. Every reference is a read of one block; a block admitted after a
 //! miss is stored before the next reference, so that the order is that of the trace. Either no block compresses, or all
-//! compress 2:1.
+//! compress 2:1, or neighbours compress alike and others do not.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -27,6 +27,12 @@ use crate::trace::{Format, KNOWN, Trace, TraceError};
 
 /// Number of random bytes in a block that LZ4 stores in 2048 bytes.
 const TWO_TO_ONE_RANDOM_BYTES: usize = 2024;
+
+/// Number of random bytes in blocks of mixed compressibility: each is as frequent as the others.
+const MIXED_RANDOM_BYTES: [usize; 4] = [300, 1300, TWO_TO_ONE_RANDOM_BYTES, 4096];
+
+/// Number of neighbours that compress alike, in the order of their first reference.
+const MIXED_RUN_BLOCKS: u64 = 16;
 
 /// Maximum difference of the engine from the table.
 const DIFFERENCE_MAX: f64 = 0.02;
@@ -90,7 +96,7 @@ fn published(trace: &str, share: f64, policy: PolicyKind, data: Data) -> Option<
         (PolicyKind::S3Fifo, Data::Random) => Some(row.s3_fifo),
         (PolicyKind::S3Fifo, Data::TwoToOne) => Some(row.s3_fifo_x2),
         (PolicyKind::SecondTouch, Data::Random) => Some(row.second_touch),
-        (PolicyKind::SecondTouch, Data::TwoToOne) | (PolicyKind::Fifo, _) => None,
+        (PolicyKind::SecondTouch, Data::TwoToOne) | (PolicyKind::Fifo, _) | (_, Data::Mixed) => None,
     }
 }
 
@@ -110,6 +116,18 @@ pub enum Data {
     Random,
     /// Slightly less than half random, the rest zero, so that LZ4 stores half.
     TwoToOne,
+    /// Runs of blocks of which LZ4 stores all, a half, a third or a tenth.
+    Mixed,
+}
+
+impl Data {
+    fn name(self) -> &'static str {
+        match self {
+            Data::Random => "x1",
+            Data::TwoToOne => "x2",
+            Data::Mixed => "mixed",
+        }
+    }
 }
 
 /// Why a replay failed.
@@ -165,7 +183,7 @@ fn run_trace(name: &str, trace: &Trace, policy: PolicyKind) -> Vec<f64> {
     let mut differences = Vec::new();
     let references = trace.references.len() as f64;
     for share in SHARES {
-        for data in [Data::Random, Data::TwoToOne] {
+        for data in [Data::Random, Data::TwoToOne, Data::Mixed] {
             let started = Instant::now();
             let blocks = (trace.distinct() as f64 * share) as u64;
             let stats = replay(&trace.references, trace.distinct() as u64, blocks, data, policy);
@@ -181,7 +199,7 @@ fn run_trace(name: &str, trace: &Trace, policy: PolicyKind) -> Vec<f64> {
                 "{:<13} {:>4.0} %  {:<5}  {:>9.3}  {table:>5}  {difference:>6}  {:>14.3}  {:>10.3}  {:>10}  {:>7.1}",
                 name,
                 share * 100.0,
-                if data == Data::Random { "x1" } else { "x2" },
+                data.name(),
                 hit_ratio,
                 counts.cache_write_bytes as f64 / 4096.0 / references,
                 counts.reinserted_blocks as f64 / references,
@@ -225,10 +243,13 @@ fn codec_ratio() -> f64 {
 
 /// Contents of block `number`, always the same.
 pub fn contents(number: u64, data: Data, block: &mut [u8]) {
-    let random = if data == Data::Random {
-        block.len()
-    } else {
-        TWO_TO_ONE_RANDOM_BYTES
+    let random = match data {
+        Data::Random => block.len(),
+        Data::TwoToOne => TWO_TO_ONE_RANDOM_BYTES,
+        Data::Mixed => {
+            let kind = Random::new(number / MIXED_RUN_BLOCKS + 77).unit() * MIXED_RANDOM_BYTES.len() as f64;
+            MIXED_RANDOM_BYTES[kind as usize]
+        }
     };
     Random::new(number).fill(&mut block[..random]);
     block[random..].fill(0);
