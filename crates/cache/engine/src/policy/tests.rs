@@ -120,6 +120,18 @@ fn s3_fifo_takes_from_the_ring_that_is_over_its_share() {
     assert_eq!(policy.victim(sizes(u64::MAX, 0, u64::MAX)), Ring::Probation);
 }
 
+/// More regions than these are not noted.
+#[test]
+fn no_window_is_longer_than_its_share() {
+    for kind in PolicyKind::ALL {
+        for total in [0, 128 << 10, 768 << 10, 1 << 30, 1 << 50] {
+            let window = kind.build(0).window(total);
+            assert!(window <= total / WINDOW_SHARE, "{kind}: {window} of {total}");
+        }
+    }
+    assert_eq!(S3Fifo::new(0).window(4_000_000), 70_000, "a quarter of 7 %");
+}
+
 #[test]
 fn second_touch_admits_at_the_second_miss() {
     let mut policy = SecondTouch::new(10_000);
