@@ -9,7 +9,7 @@
 
 modprobe -a ublk_drv nbd loop dm-mod xfs
 ssd=/dev/mapper/ssd
-declare -A servers option=([home]=ublk [db]=nbd-device) mode=([home]=write-back [db]=write-through) log writer
+declare -A servers option=([home]=ublk [db]=nbd-device) mode=([home]=write-back [db]=write-through) writer
 sectors=$(blockdev --getsz "$CACHE")
 linear() { echo "0 $(($2)) linear $1 ${3:-0}"; }
 # table NAME TABLE: requests in flight end first, the next ones go to the new table.

@@ -29,6 +29,7 @@ impl ControlHandler for Fake {
         match request {
             Request::Status {} => Reply::Status(Box::new(example())),
             Request::Set(_) | Request::SetUntilRestart(_) => Reply::Refused("not on a Sunday".to_owned()),
+            Request::GiveSpace { bytes, .. } => Reply::Gives { bytes },
             Request::VolumeResize {} => Reply::Refused("the origin has shrunk".to_owned()),
             Request::Flush {} => Reply::Left { dirty_blocks: 3 },
             Request::Resize { .. } | Request::ContinueResize {} => {
