@@ -23,17 +23,34 @@ use crate::report::{
 /// The end of the name of a schema's file, after the words of the command.
 pub const SUFFIX: &str = ".schema.json";
 
+/// What `flaz create` prints: with `--shared`, of a device that volumes share.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum Created {
+    Cache(CreateReport),
+    Shared(SharedReport),
+}
+
+/// What `flaz resize` prints: of a cache, or of a device that volumes share.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum Resized {
+    Cache(ResizeReport),
+    Shared(SharedReport),
+}
+
 /// Every command with JSON, its words joined by `-`, and the schema of what it prints: one value, or one for each line.
 #[must_use]
 pub fn schemas() -> Vec<(&'static str, Schema)> {
     vec![
-        ("create", of::<CreateReport>()),
+        ("create", of::<Created>()),
         ("status", of::<StatusReport>()),
         ("list", of::<ListReport>()),
         ("set", of::<Settings>()),
         ("flush", of::<FlushReport>()),
-        ("resize", of::<ResizeReport>()),
-        ("create-shared", of::<SharedReport>()),
+        ("resize", of::<Resized>()),
         ("volume-add", of::<CreateReport>()),
         ("volume-list", of::<VolumesReport>()),
         ("volume-resize", of::<VolumeResizeReport>()),
