@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`format`] | bytes of the superblock and of the table |
 //! | [`table`] | who owns each chunk, in memory |
-//! | [`pool`] | opening and changing a pool |
+//! | [`pool`], `reading` | opening, reading and changing a pool |
 //! | [`device`] | the cache device of one volume |
 //!
 //! Invariants:
@@ -22,6 +22,7 @@ pub mod device;
 pub mod error;
 pub mod format;
 pub mod pool;
+mod reading;
 pub mod table;
 
 pub use device::{Chunks, VolumeDevice, VolumeMap};

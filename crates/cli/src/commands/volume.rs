@@ -50,7 +50,7 @@ pub enum VolumeCommand {
 #[command(after_help = "\
 Volumes share a cache device that `flaz create --shared` has made, up to 64 of them. Each has its own origin, mode, front ends, \
 statistics and process: every command takes DEVICE:NAME, or the NAME of its configuration, in place of a cache. A volume gets space \
-when it needs it; when all is in use, the volume that loses more reads for want of space gets some of another one. Other \
+when it needs it. When the device is full, space moves to the volume with more misses on blocks that were evicted recently. Other \
 volumes are not interrupted.
 
 Examples:
