@@ -18,6 +18,7 @@ use crate::control::place::Places;
 use crate::control::{Client, ControlError, Reply, Request};
 use crate::error::Failure;
 use crate::host;
+use crate::host::pool::Place;
 use crate::report::{CacheState, StatusReport};
 use crate::size::HumanBytes;
 
@@ -364,15 +365,21 @@ fn row(listed: &ListedCache) -> [String; 7] {
     ]
 }
 
-/// A device by the name of the kernel, a file by its own name.
+/// A device by the name of the kernel, a file by its own name; a volume of either follows after a colon.
 pub(super) fn short(path: &Path) -> String {
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let name = real.strip_prefix("/dev").ok().or(path.file_name().map(Path::new));
+    let Place { device, volume } = Place::of(path);
+    let real = std::fs::canonicalize(&device).unwrap_or_else(|_| device.clone());
+    let name = real
+        .strip_prefix("/dev")
+        .ok()
+        .or(device.file_name().map(Path::new));
     // A name may have any characters.
-    let name = name.unwrap_or(path).to_string_lossy();
-    name.chars()
+    let name = name.unwrap_or(&device).to_string_lossy();
+    let name: String = name
+        .chars()
         .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+        .collect();
+    volume.map_or(name.clone(), |volume| format!("{name}:{volume}"))
 }
 
 fn cut(text: &str, width: usize) -> String {
@@ -398,6 +405,23 @@ mod tests {
             hit_ratio: Some(1.0),
             dirty_bytes: Some(0),
             ..problem("", String::new())
+        }
+    }
+
+    #[test]
+    fn a_volume_follows_the_kernels_name_of_its_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("by-partuuid");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let file = folder.path().join("ssd.img");
+        std::fs::write(&file, "").unwrap();
+        for (path, expected) in [
+            (link.clone(), "null"),
+            (Place::path_of(&link, "home"), "null:home"),
+            (Place::path_of(&file, "home"), "ssd.img:home"),
+            (folder.path().join("missing:home"), "missing:home"),
+        ] {
+            assert_eq!(short(&path), expected);
         }
     }
 
