@@ -55,6 +55,7 @@ pub use block_device::{BlockDeviceSpec, DriverSpec, RemovedDevice, UBLK_DEPTH_DE
 pub use daemon::{CLEAN_WITHIN, Daemon, Resize, start};
 pub use error::HostError;
 pub use filesystem::utc;
+pub use life::STILL_STARTING;
 pub use offline::{
     IdleCache, check, create, dump, identify, idle_cache, offline_status, refuse_to_wait, resize_volume,
 };

@@ -241,7 +241,10 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     if args.json {
         return output::print_json(&report, true);
     }
-    output::confirm(&page::added(&report, args.configuration.as_deref()))
+    // The share is rounded to whole chunks.
+    let listed = manage::list(&args.device).map_err(Failure::host("volume add", &args.device))?;
+    let volume = listed.volumes.iter().find(|volume| volume.name == args.volume);
+    output::confirm(&page::added(&report, volume, args.configuration.as_deref()))
 }
 
 /// Runs `flaz volume remove`.

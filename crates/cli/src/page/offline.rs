@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{Page, geometry, seconds};
 use crate::control::shell::quoted;
-use crate::report::{CheckReport, CreateReport, DumpRecord, PROBLEMS_LISTED_MAX};
+use crate::report::{CheckReport, CreateReport, DumpRecord, PROBLEMS_LISTED_MAX, VolumeReport};
 use crate::size::{HumanBytes, HumanCount, HumanDuration};
 
 /// Bytes of a block.
@@ -52,7 +52,7 @@ pub fn created(report: &CreateReport, name: Option<&str>) -> String {
 
 /// The page of `flaz volume add`. `name` is that of the configuration, if one was written.
 #[must_use]
-pub fn added(report: &CreateReport, name: Option<&str>) -> String {
+pub fn added(report: &CreateReport, volume: Option<&VolumeReport>, name: Option<&str>) -> String {
     let mut page = Page(String::new());
     let cache = &report.cache;
     page.line("Added", &format!("{}, uuid {}", cache.path.display(), cache.uuid));
@@ -74,9 +74,23 @@ pub fn added(report: &CreateReport, name: Option<&str>) -> String {
             report.codec
         ),
     );
+    if let Some(share) = volume.and_then(share) {
+        page.line("Share", &share);
+    }
     let next = name.map_or_else(|| quoted(&cache.path), str::to_owned);
     page.line("Next", &format!("flaz serve {next}"));
     page.0
+}
+
+/// The guarantee and the limit of a volume, if it has one of them.
+fn share(volume: &VolumeReport) -> Option<String> {
+    let least = Some(volume.at_least_bytes).filter(|bytes| *bytes > 0);
+    let least = least.map(|bytes| format!("at least {}", HumanBytes(bytes)));
+    let most = volume
+        .at_most_bytes
+        .map(|bytes| format!("at most {}", HumanBytes(bytes)));
+    let limits: Vec<_> = least.into_iter().chain(most).collect();
+    (!limits.is_empty()).then(|| limits.join(", "))
 }
 
 /// The page of `flaz check`.

@@ -20,6 +20,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use flaz_cli::control::{ControlHandler, Reply, Request, Server};
+use flaz_cli::host;
 use flaz_cli::report::ShrinkProgress;
 
 const SIZE: u64 = 32 << 20;
@@ -413,6 +414,57 @@ fn top_uses_a_terminal_and_restores_it() {
     let (entered, left) = (screen.find("\x1b[?1049h"), screen.rfind("\x1b[?1049l"));
     assert!(entered.is_some() && entered < left, "{screen:?}");
     server.close();
+}
+
+/// The JSON that a command prints.
+fn json(scratch: &Scratch, line: &str) -> serde_json::Value {
+    serde_json::from_str(&scratch.run(line).succeeded()).unwrap()
+}
+
+/// It answers every request with this refusal.
+struct Refusing(&'static str);
+
+impl ControlHandler for Refusing {
+    fn handle(&self, _: Request) -> Reply {
+        Reply::Refused(self.0.to_owned())
+    }
+}
+
+#[test]
+fn status_beside_a_start_is_that_of_the_superblock() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    for (refusal, state, level, warning) in [
+        (
+            host::STILL_STARTING,
+            "starting",
+            "warning",
+            "the cache is starting",
+        ),
+        (
+            "the origin is locked",
+            "new",
+            "failed",
+            "the last start failed: the origin is locked",
+        ),
+    ] {
+        let server = Server::start(&scratch.path("s"), Arc::new(Refusing(refusal))).unwrap();
+        let status = json(&scratch, "status cache --control s --json");
+        assert_eq!(
+            (&status["state"], &status["health"]["level"]),
+            (&state.into(), &level.into()),
+            "{status:#}"
+        );
+        let details = scratch.run("status cache --control s -v").succeeded();
+        assert!(details.contains(warning), "{details}");
+        // There is no superblock to read.
+        scratch.run("status --control s").refused(FAILURE, &[refusal]);
+        scratch
+            .run("status none --control s")
+            .refused(FAILURE, &[refusal]);
+        server.close();
+    }
 }
 
 /// It is from before an update, and does not report dirty blocks.

@@ -1,17 +1,12 @@
 //! `flaz volume resize`, served and idle.
 
 use flaz_nbd::Client;
-use serde_json::Value;
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 /// Places beyond the old end, in several stripes and thus on both threads.
 const BEYOND: [u64; 4] = [SIZE, SIZE + 4096 + 512, SIZE + MIB, 2 * SIZE - 4096];
-
-fn json(scratch: &Scratch, line: &str) -> Value {
-    serde_json::from_str(&scratch.run(line).succeeded()).unwrap()
-}
 
 fn connect(scratch: &Scratch) -> Client {
     Client::connect(&scratch.path("nbd")).unwrap()
@@ -55,7 +50,10 @@ fn a_grown_origin_is_taken_over_while_it_is_served() {
         let mut served = serve(&scratch, &format!("--mode {mode}"));
         let mut early = connect(&scratch);
         written(&mut early, &[0, SIZE - 512]);
-        assert_eq!(json(&scratch, "status cache --json")["warnings"], Value::Null);
+        assert_eq!(
+            json(&scratch, "status cache --json")["warnings"],
+            serde_json::Value::Null
+        );
         origin.set_len(2 * SIZE).unwrap();
         assert_eq!(connect(&scratch).size_bytes(), SIZE, "nobody has asked for more");
         early.write(SIZE, &pattern(0)).unwrap_err();
@@ -87,7 +85,7 @@ fn a_grown_origin_is_taken_over_while_it_is_served() {
         read(&mut early, &[0, SIZE - 512]);
         let status = json(&scratch, "status cache --json");
         assert_eq!(status["origin"]["size_bytes"], 2 * SIZE);
-        assert_eq!(status["warnings"], Value::Null);
+        assert_eq!(status["warnings"], serde_json::Value::Null);
         let again = scratch.run("volume resize cache").succeeded();
         assert!(
             again.starts_with("the volume has the size of its origin: 64.0 MiB (67108864 bytes)\n"),

@@ -12,10 +12,6 @@ fn shared(scratch: &Scratch) {
         .succeeded();
 }
 
-fn json(scratch: &Scratch, line: &str) -> serde_json::Value {
-    serde_json::from_str(&scratch.run(line).succeeded()).unwrap()
-}
-
 fn serve(scratch: &Scratch, volume: &str, options: &str) -> Served {
     let line = format!("serve ssd:{volume} --nbd unix:{volume}.nbd {options}");
     scratch.served_by(&mut scratch.command(&line))
@@ -28,9 +24,10 @@ fn volumes_are_added_served_and_removed() {
     scratch.run("volume add ssd one --origin one.img").succeeded();
     let mut one = serve(&scratch, "one", "--mode write-back");
     // While it is served.
-    scratch
+    let added = scratch
         .run("volume add ssd two --origin two.img --at-least 8M --at-most 16M")
         .succeeded();
+    assert!(added.contains("at least 8.00 MiB, at most 16.0 MiB"), "{added}");
     let two = serve(&scratch, "two", "");
     let mut clients =
         ["one", "two"].map(|name| Client::connect(&scratch.path(&format!("{name}.nbd"))).unwrap());
