@@ -118,7 +118,7 @@ pub(crate) fn refuse_smaller(origin: &FileDevice, superblock: &Superblock) -> Re
         if superblock.dirty {
             "restore its size: the cache may contain dirty blocks for the missing part"
         } else {
-            "restore its size, or recreate the cache"
+            "restore its size, or create the cache again (a volume of a shared device: remove it and add it again)"
         }
     )
     .into())

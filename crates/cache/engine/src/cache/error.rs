@@ -48,8 +48,8 @@ pub enum CacheError {
     },
     /// The origin has shrunk.
     #[error(
-        "the origin has {found} bytes, the cache was created for one of {expected}: specify the correct origin, or \
-         recreate the cache"
+        "the origin has {found} bytes, the cache was created for one of {expected}: specify the correct origin, or create \
+         the cache again (a volume of a shared device: remove it and add it again)"
     )]
     OriginTooSmall {
         /// Bytes according to the superblock.
