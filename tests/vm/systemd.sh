@@ -47,6 +47,10 @@ echo 'moed = "write-back"' >>/etc/flaz/disk.toml
 ! systemctl restart "$unit" 2>/dev/null || fail "the restart succeeded"
 journalctl --unit "$unit" --output cat | grep -q "disk.toml:4: unknown key 'moed'" || fail "$(systemctl status "$unit")"
 [ "$(systemctl show --property ActiveState --value "$unit")" = failed ] || fail "it is tried again: $(systemctl status "$unit")"
+rm /etc/flaz/disk.toml
+! systemctl start "$unit" 2>/dev/null || fail "it starts without a configuration"
+journalctl --unit "$unit" --output cat | grep -q "disk.toml: no such configuration" || fail "$(systemctl status "$unit")"
+[ "$(systemctl show --property ActiveState --value "$unit")" = failed ] || fail "it is tried again: $(systemctl status "$unit")"
 cp /tmp/disk.toml /etc/flaz/disk.toml
 systemctl start "$unit"
 

@@ -154,9 +154,9 @@ fn every_command_takes_a_name() {
         &["expected a configuration, which is a regular file"],
     );
     let missing = scratch.run("status none.toml");
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.status.code(), Some(2));
     let err = String::from_utf8_lossy(&missing.stderr).into_owned();
-    assert!(err.contains("reading the configuration none.toml"), "{err}");
+    assert!(err.contains("none.toml: no such configuration"), "{err}");
 }
 
 /// The level, the first reason and all warnings.

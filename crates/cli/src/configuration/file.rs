@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::builder::ArgAction;
@@ -120,7 +121,15 @@ impl Paths {
 /// The text of the file of a configuration.
 fn text(path: &Path) -> Result<String, Failure> {
     let reading = || format!("reading the configuration {}", path.display());
-    let metadata = fs::metadata(path).map_err(Failure::system(reading()))?;
+    let metadata = fs::metadata(path).map_err(|error| match error.kind() {
+        // A service that starts again and again does not create the file.
+        io::ErrorKind::NotFound => Failure::Usage(format!(
+            "{}: no such configuration: restore the file, or write it with `flaz create --name`; `flaz list` shows the caches of \
+             this host",
+            path.display()
+        )),
+        _ => Failure::system(reading())(error),
+    })?;
     if !metadata.is_file() {
         return Err(Failure::Usage(format!(
             "{}: expected a configuration, which is a regular file",

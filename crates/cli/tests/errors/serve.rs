@@ -12,10 +12,15 @@ fn systemd_is_told_why_a_start_is_refused() {
     let path = scratch.path("notify.sock");
     let systemd = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     systemd.set_nonblocking(true).unwrap();
-    for (cache, reason) in [
-        ("cache", "failed: serve cache: origin "),
-        ("./none", "failed: serve ./none: ./none: no such cache device"),
-        ("none.toml", "failed: reading the configuration none.toml"),
+    for (cache, code, reason) in [
+        ("cache", FAILURE, "failed: serve cache: origin "),
+        (
+            "./none",
+            FAILURE,
+            "failed: serve ./none: ./none: no such cache device",
+        ),
+        // The unit does not start again after this status.
+        ("none.toml", USAGE, "failed: none.toml: no such configuration"),
     ] {
         let mut command = scratch.command("serve");
         let status = command
@@ -23,7 +28,7 @@ fn systemd_is_told_why_a_start_is_refused() {
             .env("NOTIFY_SOCKET", &path)
             .stderr(Stdio::null())
             .status();
-        assert_eq!(status.unwrap().code(), Some(FAILURE), "{cache}");
+        assert_eq!(status.unwrap().code(), Some(code), "{cache}");
         let mut said = String::new();
         let mut bytes = [0; 4096];
         while let Ok(len) = systemd.recv(&mut bytes) {
