@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
 
 use crate::format::PoolLayout;
+use crate::gate::{Gate, Kind};
 
 /// No chunk.
 const NONE: u32 = u32::MAX;
@@ -38,9 +39,10 @@ pub trait Chunks: Clone + 'static {
 pub struct VolumeMap {
     layout: PoolLayout,
     front_bytes: u64,
-    /// Chunks of the whole device.
+    /// Most chunks that the whole device ever had.
     chunks: AtomicU32,
     map: Box<[AtomicU32]>,
+    gate: Gate,
     /// Number of parts that have a chunk.
     held: AtomicU32,
     /// Most chunks that the volume takes for now.
@@ -60,11 +62,17 @@ impl VolumeMap {
             front_bytes,
             chunks: AtomicU32::new(chunks),
             map: (0..parts).map(|_| AtomicU32::new(NONE)).collect(),
+            gate: Gate::new(parts),
             held: AtomicU32::new(0),
             limit: AtomicU32::new(u32::MAX),
             shortages: AtomicU64::new(0),
             failed_flushes: AtomicU64::new(0),
         }
+    }
+
+    /// The requests to its parts.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// Number of parts.
@@ -154,7 +162,7 @@ impl VolumeMap {
         }
     }
 
-    /// Cuts a range at the ends of parts: the part, its position on the cache device if it has a chunk, and the bytes.
+    /// Cuts a range at the ends of parts.
     fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = Piece> {
         let (mut at, end) = (offset, offset + len);
         std::iter::from_fn(move || {
@@ -163,12 +171,19 @@ impl VolumeMap {
             }
             let (index, within, left) = self.part(at);
             let len = left.min(end - at);
-            let position = self
-                .chunk(index)
-                .map(|chunk| self.layout.chunk_offset(chunk) + within);
             at += len;
-            Some(Piece { index, position, len })
+            Some(Piece { index, within, len })
         })
+    }
+
+    /// The position of a piece on the cache device, if its part has a chunk.
+    fn position(&self, piece: &Piece) -> Option<u64> {
+        let chunk = self.chunk(piece.index)?;
+        Some(self.layout.chunk_offset(chunk) + piece.within)
+    }
+
+    fn has_chunk(&self, piece: &Piece) -> bool {
+        self.chunk(piece.index).is_some()
     }
 }
 
@@ -176,7 +191,8 @@ impl VolumeMap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     index: u32,
-    position: Option<u64>,
+    /// Offset in the part.
+    within: u64,
     len: u64,
 }
 
@@ -217,12 +233,67 @@ impl<D: Device + Clone, C: Chunks> VolumeDevice<D, C> {
         result
     }
 
-    /// The only piece of a range, if it lies in one part that has a chunk.
-    fn position(&self, offset: u64, len: u64) -> Option<u64> {
-        let mut pieces = self.map.pieces(offset, len);
-        let only = pieces.next()?;
-        only.position.filter(|_| only.len == len)
+    /// The only piece of a range, if it lies in one part.
+    fn only(&self, offset: u64, len: u64) -> Option<Piece> {
+        self.map.pieces(offset, len).next().filter(|only| only.len == len)
     }
+
+    /// Reads a piece; one without a chunk as zeroes.
+    async fn read_piece(&self, piece: &Piece, mut buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
+        let Ok(request) = self.map.gate.enter(piece.index, Kind::Read).await else {
+            return (buf, Err(not_known(DeviceOp::Read, piece.len)));
+        };
+        let Some(position) = self.map.position(piece) else {
+            buf.fill(0);
+            return (buf, Ok(()));
+        };
+        let answer = self.device.read_at(position, buf).await;
+        request.end();
+        answer
+    }
+
+    /// Writes a piece.
+    async fn write_piece(&self, piece: &Piece, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
+        let Ok(request) = self.map.gate.enter(piece.index, Kind::Change).await else {
+            return (buf, Err(not_known(DeviceOp::Write, piece.len)));
+        };
+        let answer = match self.map.position(piece) {
+            Some(position) => {
+                let (buf, result) = self.device.write_at(position, buf, fua).await;
+                (buf, self.noted(result, fua))
+            }
+            None => (buf, Err(no_chunk(DeviceOp::Write, piece.within, piece.len))),
+        };
+        request.end();
+        answer
+    }
+
+    /// Does something else with each piece of a range that has a chunk.
+    async fn change(
+        &self,
+        op: DeviceOp,
+        (offset, len): (u64, u64),
+        change: impl AsyncFn(u64, u64) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        for piece in self.map.pieces(offset, len).collect::<Vec<_>>() {
+            let request = self.map.gate.enter(piece.index, Kind::Change).await;
+            let request = request.map_err(|_| not_known(op, len))?;
+            let changed = match self.map.position(&piece) {
+                Some(position) => change(position, piece.len).await,
+                None => Ok(()),
+            };
+            request.end();
+            changed?;
+        }
+        Ok(())
+    }
+}
+
+fn not_known(op: DeviceOp, len: u64) -> DeviceError {
+    let why = io::Error::other(
+        "the chunk table could not be written while this part of the volume's cache was moved",
+    );
+    DeviceError::new(op, 0, len, why)
 }
 
 fn no_chunk(op: DeviceOp, offset: u64, len: u64) -> DeviceError {
@@ -248,22 +319,17 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
     }
 
     async fn read_at(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
-        if let Some(position) = self.position(offset, buf.len() as u64) {
-            return self.device.read_at(position, buf).await;
+        if let Some(only) = self.only(offset, buf.len() as u64) {
+            return self.read_piece(&only, buf).await;
         }
         let (mut buf, mut at) = (buf, 0);
         for piece in self.map.pieces(offset, buf.len() as u64).collect::<Vec<_>>() {
             let len = piece.len as usize;
-            match piece.position {
-                None => buf[at..at + len].fill(0),
-                Some(position) => {
-                    let (part, result) = self.device.read_at(position, IoBuf::new(len)).await;
-                    if result.is_err() {
-                        return (buf, result);
-                    }
-                    buf[at..at + len].copy_from_slice(&part);
-                }
+            let (part, result) = self.read_piece(&piece, IoBuf::new(len)).await;
+            if result.is_err() {
+                return (buf, result);
             }
+            buf[at..at + len].copy_from_slice(&part);
             at += len;
         }
         (buf, Ok(()))
@@ -271,23 +337,20 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
 
     async fn write_at(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
         let len = buf.len() as u64;
-        if let Some(position) = self.position(offset, len) {
-            let (buf, result) = self.device.write_at(position, buf, fua).await;
-            return (buf, self.noted(result, fua));
+        if let Some(only) = self.only(offset, len) {
+            return self.write_piece(&only, buf, fua).await;
         }
         let pieces: Vec<Piece> = self.map.pieces(offset, len).collect();
-        if pieces.iter().any(|piece| piece.position.is_none()) {
+        if !pieces.iter().all(|piece| self.map.has_chunk(piece)) {
             return (buf, Err(no_chunk(DeviceOp::Write, offset, len)));
         }
         let mut at = 0;
-        for Piece { position, len, .. } in pieces {
-            let (Some(position), len) = (position, len as usize) else {
-                continue;
-            };
+        for piece in pieces {
+            let len = piece.len as usize;
             let part = IoBuf::copy_of(&buf[at..at + len]);
-            let (_, result) = self.device.write_at(position, part, fua).await;
+            let (_, result) = self.write_piece(&piece, part, fua).await;
             if result.is_err() {
-                return (buf, self.noted(result, fua));
+                return (buf, result);
             }
             at += len;
         }
@@ -320,7 +383,9 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
     }
 
     fn has_space(&self, offset: u64, len: u64) -> bool {
-        self.map.pieces(offset, len).all(|piece| piece.position.is_some())
+        self.map
+            .pieces(offset, len)
+            .all(|piece| self.map.has_chunk(&piece))
     }
 
     /// Fails if the range is not a region: a cache that was not made for this device may have others.
@@ -338,7 +403,7 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
         let missing = self
             .map
             .pieces(offset, len)
-            .filter(|piece| piece.position.is_none());
+            .filter(|piece| !self.map.has_chunk(piece));
         for index in missing.map(|piece| piece.index).collect::<Vec<_>>() {
             let taken = self.chunks.take(index).await.inspect_err(|error| {
                 let is_short = error.kind() == io::ErrorKind::StorageFull;
@@ -350,12 +415,8 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        for piece in self.map.pieces(offset, len).collect::<Vec<_>>() {
-            if let Some(position) = piece.position {
-                self.device.discard(position, piece.len).await?;
-            }
-        }
-        Ok(())
+        let discard = async |position, len| self.device.discard(position, len).await;
+        self.change(DeviceOp::Discard, (offset, len), discard).await
     }
 
     async fn write_zeroes(
@@ -365,13 +426,11 @@ impl<D: Device + Clone, C: Chunks> Device for VolumeDevice<D, C> {
         may_unmap: bool,
         fua: bool,
     ) -> Result<(), DeviceError> {
-        for piece in self.map.pieces(offset, len).collect::<Vec<_>>() {
-            if let Some(position) = piece.position {
-                let zeroes = self.device.write_zeroes(position, piece.len, may_unmap, fua);
-                self.noted(zeroes.await, fua)?;
-            }
-        }
-        Ok(())
+        let zeroes = async |position, len| {
+            let written = self.device.write_zeroes(position, len, may_unmap, fua);
+            self.noted(written.await, fua)
+        };
+        self.change(DeviceOp::WriteZeroes, (offset, len), zeroes).await
     }
 }
 
@@ -394,16 +453,21 @@ mod tests {
         }
         let at = |chunk| layout.chunk_offset(chunk);
         let pieces: Vec<Piece> = map.pieces(CHUNK - 512, 2 * CHUNK).collect();
-        let piece = |index, position, len| Piece { index, position, len };
+        let piece = |index, within, len| Piece { index, within, len };
         assert_eq!(
             pieces,
             [
-                piece(0, Some(at(7) + CHUNK - 512), 512),
+                piece(0, CHUNK - 512, 512),
                 // The front ends within its second part.
-                piece(1, Some(at(3)), 4096),
-                piece(2, Some(at(5)), CHUNK),
-                piece(3, None, CHUNK - 512 - 4096),
+                piece(1, 0, 4096),
+                piece(2, 0, CHUNK),
+                piece(3, 0, CHUNK - 512 - 4096),
             ]
+        );
+        let positions: Vec<_> = pieces.iter().map(|piece| map.position(piece)).collect();
+        assert_eq!(
+            positions,
+            [Some(at(7) + CHUNK - 512), Some(at(3)), Some(at(5)), None]
         );
     }
 }

@@ -45,6 +45,25 @@ pub enum PoolError {
         /// Bytes for volumes.
         most: u64,
     },
+    /// A pool cannot become so small.
+    #[error(
+        "the volumes need, or are guaranteed, more, or the chunk table is too large for less: expected a size of at least {least} bytes, \
+         found {found}; lower --at-least of a volume, or remove one"
+    )]
+    TooSmall {
+        /// Bytes of the least device.
+        least: u64,
+        /// Bytes of the wanted one.
+        found: u64,
+    },
+    /// Requests to a part of a volume have not ended.
+    #[error("part {index} of volume {volume} cannot move: requests to it do not end")]
+    Moving {
+        /// Number of the volume.
+        volume: u32,
+        /// The part.
+        index: u32,
+    },
     /// All chunks are in use, or kept for other volumes.
     #[error("no chunk is free for volume {volume}: {why}")]
     NoChunk {

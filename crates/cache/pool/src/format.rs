@@ -17,7 +17,7 @@ use crate::error::PoolError;
 /// First eight bytes of a cache device.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZPOOL");
 /// The version of this format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Byte offsets of the superblock's slots.
 pub const SLOTS: [u64; 2] = [0, 64 << 10];
 /// Bytes of a slot in use.
@@ -34,6 +34,8 @@ pub const CHUNKS_LIMIT: u32 = 1 << 25;
 pub const CHUNK_BYTES: std::ops::RangeInclusive<u64> = (128 << 10)..=(256 << 20);
 /// A pool can grow to as many times its size.
 pub const GROWTH_MAX: u32 = 8;
+/// A pool can shrink to this part of the size that it was made with.
+pub const SHRINK_MAX: u32 = 16;
 const TABLE_OFFSET: u64 = 128 << 10;
 const PAGE_BYTES: u64 = 4096;
 const AREA_ALIGNMENT: u64 = 64 << 10;
@@ -173,6 +175,10 @@ pub struct PoolSuperblock {
     pub layout: PoolLayout,
     /// Chunks now.
     pub chunks: u32,
+    /// Most chunks that there ever were: the devices of the volumes have so many parts.
+    pub chunks_before: u32,
+    /// Chunks from this one on are being emptied, and no volume gets them.
+    pub shrink_to: Option<u32>,
     /// The next volume's number.
     pub next_volume: u32,
     /// The volumes, in the order of their numbers.
@@ -193,7 +199,10 @@ struct RawSuperblock {
     chunks_max: U32,
     next_volume: U32,
     volume_count: U32,
-    reserved: [u8; 4028],
+    chunks_before: U32,
+    /// 0: all chunks may be used.
+    shrink_to: U32,
+    reserved: [u8; 4020],
     volumes: [RawVolume; VOLUMES_MAX],
 }
 
@@ -240,6 +249,8 @@ impl PoolSuperblock {
         raw.chunks_max = U32::new(self.layout.chunks_max);
         raw.next_volume = U32::new(self.next_volume);
         raw.volume_count = U32::new(self.volumes.len() as u32);
+        raw.chunks_before = U32::new(self.chunks_before);
+        raw.shrink_to = U32::new(self.shrink_to.unwrap_or(0));
         for (raw, volume) in raw.volumes.iter_mut().zip(&self.volumes) {
             raw.number = U32::new(volume.number);
             raw.name_len = U32::new(volume.name.len() as u32);
@@ -293,6 +304,8 @@ impl PoolSuperblock {
                 chunks_max: raw.chunks_max.get(),
             },
             chunks: raw.chunks.get(),
+            chunks_before: raw.chunks_before.get(),
+            shrink_to: (raw.shrink_to.get() > 0).then_some(raw.shrink_to.get()),
             next_volume: raw.next_volume.get(),
             volumes,
         };
@@ -314,8 +327,18 @@ impl PoolSuperblock {
             let expected = format!("{CHUNKS_MIN} to {}", self.layout.chunks_max);
             return Err(PoolError::field("chunks", expected, self.chunks));
         }
-        // Memory is taken for them: no more than a device of this size can need, which had fewer chunks before it grew.
-        let room = self.chunks.saturating_mul(2 * GROWTH_MAX);
+        if !(self.chunks..=self.layout.chunks_max).contains(&self.chunks_before) {
+            let expected = format!("{} to {}", self.chunks, self.layout.chunks_max);
+            return Err(PoolError::field("chunks before", expected, self.chunks_before));
+        }
+        if let Some(target) = self.shrink_to
+            && !(CHUNKS_MIN..self.chunks).contains(&target)
+        {
+            let expected = format!("{CHUNKS_MIN} to {}", self.chunks - 1);
+            return Err(PoolError::field("chunks after a shrink", expected, target));
+        }
+        // Memory is taken for them: no more than a device of this size can need.
+        let room = self.usable().saturating_mul(SHRINK_MAX * GROWTH_MAX);
         if self.layout.chunks_max > room {
             return Err(PoolError::field(
                 "most chunks",
@@ -371,6 +394,28 @@ impl PoolSuperblock {
             }
         }
         Ok(())
+    }
+
+    /// Chunks that volumes may use: those before the end of a shrink.
+    #[must_use]
+    pub fn usable(&self) -> u32 {
+        self.shrink_to.unwrap_or(self.chunks)
+    }
+
+    /// Fewest chunks to which the pool can shrink: the volumes need, or are guaranteed, some, and the table is not too large for them.
+    #[must_use]
+    pub fn chunks_least(&self) -> u32 {
+        let guaranteed: u64 = self
+            .volumes
+            .iter()
+            .map(|volume| u64::from(volume.guarantee()))
+            .sum();
+        let least = self
+            .layout
+            .chunks_max
+            .div_ceil(SHRINK_MAX * GROWTH_MAX)
+            .max(CHUNKS_MIN);
+        u32::try_from(guaranteed).unwrap_or(u32::MAX).max(least)
     }
 
     /// Chunks of a volume's cache device before its first region.
@@ -535,6 +580,8 @@ mod tests {
             generation: 3,
             layout,
             chunks,
+            chunks_before: chunks + 4,
+            shrink_to: Some(chunks - 4),
             next_volume: 9,
             volumes: vec![volume(2, "databases"), volume(5, "images")],
         }
@@ -560,9 +607,13 @@ mod tests {
 
     #[test]
     fn absurd_superblocks_are_refused() {
-        let change: [fn(&mut PoolSuperblock); 8] = [
+        let change: [fn(&mut PoolSuperblock); 12] = [
             |it| it.chunks = 0,
             |it| it.chunks = it.layout.chunks_max + 1,
+            |it| it.chunks_before = it.chunks - 1,
+            |it| it.chunks_before = it.layout.chunks_max + 1,
+            |it| it.shrink_to = Some(it.chunks),
+            |it| it.shrink_to = Some(CHUNKS_MIN - 1),
             |it| it.layout.chunk_bytes = 3,
             |it| it.layout.sector_bytes = 1024,
             |it| it.next_volume = 5,

@@ -10,19 +10,25 @@
 //! | [`format`] | bytes of the superblock and of the table |
 //! | [`table`] | who owns each chunk, in memory |
 //! | [`pool`], `reading` | opening, reading and changing a pool |
+//! | `shrink` | fewer chunks: those at the end are moved |
 //! | [`device`] | the cache device of one volume |
+//! | `gate` | requests to a part that moves wait |
 //!
 //! Invariants:
 //! - A chunk has one owner at most. An owner is written to the table, stable, before the chunk is used, and it is stable that the
-//!   chunk is free before the part of the volume that lay there gets another chunk.
+//!   chunk is free before the part of the volume that lay there gets another chunk. A shrink alone copies a part to another chunk:
+//!   then both are in the table for a moment, and the lower one counts.
 //! - Numbers of volumes are never used twice. A volume exists if the superblock lists it: chunks of other numbers are free. So a
 //!   volume is added and removed by one write of the superblock.
 
 pub mod device;
 pub mod error;
 pub mod format;
+mod gate;
+pub mod planted;
 pub mod pool;
 mod reading;
+mod shrink;
 pub mod table;
 
 pub use device::{Chunks, VolumeDevice, VolumeMap};

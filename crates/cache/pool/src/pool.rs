@@ -18,6 +18,7 @@ use crate::error::PoolError;
 use crate::format::{
     Owner, PoolLayout, PoolSuperblock, SLOTS, SUPERBLOCK_BYTES, TableSector, VOLUMES_MAX, VolumeEntry,
 };
+use crate::planted::{PlantedBug, planted};
 use crate::reading::{Found, read};
 use crate::table::Table;
 
@@ -58,16 +59,18 @@ impl Prepared {
 
 /// A pool, driven by one thread.
 pub struct Pool<D> {
-    device: Rc<D>,
+    pub(crate) device: Rc<D>,
     superblock: RefCell<PoolSuperblock>,
-    table: RefCell<Table>,
+    pub(crate) table: RefCell<Table>,
     /// Generation of each sector of the table.
     generations: RefCell<Vec<u64>>,
     /// Of the volumes that are in use here.
     maps: RefCell<BTreeMap<u32, Arc<VolumeMap>>>,
     /// Chunks whose entry could not be written: their owners get them at the next attempt, and no other chunk.
-    pending: RefCell<BTreeMap<Owner, u32>>,
-    writer: Semaphore,
+    pub(crate) pending: RefCell<BTreeMap<Owner, u32>>,
+    /// It is not known which chunk the device names for a part that was moved.
+    pub(crate) unknown: Cell<bool>,
+    pub(crate) writer: Semaphore,
     failed_flushes: Cell<u64>,
     /// The volume that is being added.
     prepared: RefCell<Option<VolumeEntry>>,
@@ -85,6 +88,8 @@ impl<D: Device> Pool<D> {
             generation: 0,
             layout,
             chunks,
+            chunks_before: chunks,
+            shrink_to: None,
             next_volume: 1,
             volumes: Vec::new(),
         };
@@ -96,7 +101,7 @@ impl<D: Device> Pool<D> {
                 .1?;
         }
         device.flush().await?;
-        let table = Table::new(&vec![None; chunks as usize], |_| true)?;
+        let table = Table::new(&vec![None; chunks as usize], chunks, |_| true)?;
         let pool = Rc::new(Self::of(
             device,
             superblock,
@@ -135,6 +140,11 @@ impl<D: Device> Pool<D> {
     /// [`PoolError`]: the pool is damaged, or the device fails. Nothing has changed then.
     pub async fn reload(&self, to_change: bool) -> Result<(), PoolError> {
         let _permit = self.writer.acquire(1).await;
+        self.read_again(to_change).await
+    }
+
+    /// The writer reads again.
+    pub(crate) async fn read_again(&self, to_change: bool) -> Result<(), PoolError> {
         if to_change {
             let flushed = self.device.flush().await.map_err(PoolError::from);
             self.noted(flushed)?;
@@ -154,10 +164,14 @@ impl<D: Device> Pool<D> {
         self.superblock.replace(superblock);
         self.table.replace(table);
         self.generations.replace(generations);
-        // Whether a failed write has reached the device is known now.
-        self.pending.borrow_mut().clear();
+        if to_change {
+            // Whether a failed write has reached the device is known now.
+            self.pending.borrow_mut().clear();
+            self.unknown.set(false);
+        }
         self.note_maps();
         if to_change {
+            self.maps.borrow().values().for_each(|map| map.gate().known());
             if slots_differ {
                 let now = self.superblock();
                 self.write_superblock(now).await?;
@@ -169,23 +183,46 @@ impl<D: Device> Pool<D> {
         Ok(())
     }
 
+    /// What is in memory is what the device says, and the device names one chunk of each part. To be called before a change.
+    pub(crate) async fn settle(&self) -> Result<(), PoolError> {
+        if self.unknown.get() {
+            self.read_again(true).await?;
+        }
+        if planted(PlantedBug::CopyForgotten) {
+            return Ok(());
+        }
+        while let Some(chunk) = { self.table.borrow().copies().next() } {
+            self.write_sector(self.sector_of(chunk), true).await?;
+        }
+        Ok(())
+    }
+
     /// The maps that are in use say what the table says.
     fn note_maps(&self) {
         let mut maps = self.maps.borrow_mut();
         maps.retain(|number, _| self.entry(*number).is_some());
+        if self.unknown.get() {
+            return;
+        }
         for (number, map) in maps.iter() {
             self.note_map(*number, map);
         }
     }
 
     fn note_map(&self, number: u32, map: &VolumeMap) {
-        map.set_chunks(self.superblock.borrow().chunks);
+        map.set_chunks(self.superblock.borrow().chunks_before);
         let mut parts = vec![None; map.parts() as usize];
         for (chunk, index) in self.table.borrow().of_volume(number) {
             parts[index as usize] = Some(chunk);
         }
+        let pending = self.pending.borrow();
         for (index, chunk) in (0..).zip(parts) {
-            if map.chunk(index) != chunk {
+            // What a failed write has left may not be stable.
+            let owner = Owner {
+                volume: number,
+                index,
+            };
+            if map.chunk(index) != chunk && !pending.contains_key(&owner) {
                 map.set(index, chunk);
             }
         }
@@ -206,6 +243,7 @@ impl<D: Device> Pool<D> {
             generations: RefCell::new(generations),
             maps: RefCell::default(),
             pending: RefCell::default(),
+            unknown: Cell::new(false),
             writer: Semaphore::new(1),
             failed_flushes: Cell::new(0),
             prepared: RefCell::default(),
@@ -216,7 +254,7 @@ impl<D: Device> Pool<D> {
         let superblock = self.superblock.borrow();
         Arc::new(VolumeMap::new(
             superblock.layout,
-            superblock.chunks,
+            superblock.chunks_before,
             volume.front_bytes,
         ))
     }
@@ -227,7 +265,7 @@ impl<D: Device> Pool<D> {
         self.superblock.borrow().clone()
     }
 
-    /// Number of free chunks.
+    /// Number of free chunks that may be taken.
     #[must_use]
     pub fn free_chunks(&self) -> u32 {
         self.table.borrow().free()
@@ -436,6 +474,7 @@ impl<D: Device> Pool<D> {
     /// Gives a part of a volume a chunk, unless it has one.
     async fn take(&self, volume: &VolumeEntry, index: u32) -> Result<(), PoolError> {
         let _permit = self.writer.acquire(1).await;
+        self.settle().await?;
         let map = self.map(volume.number)?;
         if map.chunk(index).is_some() {
             return Ok(());
@@ -508,6 +547,7 @@ impl<D: Device> Pool<D> {
     /// the part takes a chunk, it gets the same one.
     pub async fn give_part(&self, number: u32, index: u32) -> Result<(), PoolError> {
         let _permit = self.writer.acquire(1).await;
+        self.settle().await?;
         let map = self.map(number)?;
         let owner = Owner {
             volume: number,
@@ -530,12 +570,13 @@ impl<D: Device> Pool<D> {
 
     // Size.
 
-    /// Uses what the device has become longer, up to `len` bytes of it. Returns the number of chunks.
+    /// Uses what the device has become longer, up to `len` bytes of it, and calls off a shrink. Returns the number of chunks.
     ///
     /// # Errors
     /// [`PoolError::Device`]: the device fails.
     pub async fn grow(&self, len: u64) -> Result<u32, PoolError> {
         let _permit = self.writer.acquire(1).await;
+        self.call_off().await?;
         let mut next = self.superblock();
         let chunks = next.layout.chunks_of(self.device.len().min(len));
         if chunks > next.chunks {
@@ -548,27 +589,23 @@ impl<D: Device> Pool<D> {
                 self.write_sector(sector, false).await?;
             }
             next.chunks = chunks;
+            next.chunks_before = next.chunks_before.max(chunks);
+            let before = next.chunks_before;
             self.write_superblock(next).await?;
-            self.resized(chunks);
+            self.table.borrow_mut().resize(chunks);
+            self.maps.borrow().values().for_each(|map| map.set_chunks(before));
         }
         Ok(self.table.borrow().len())
     }
 
-    fn resized(&self, chunks: u32) {
-        self.table.borrow_mut().resize(chunks);
-        for map in self.maps.borrow().values() {
-            map.set_chunks(chunks);
-        }
-    }
-
     // On the device.
 
-    fn sector_of(&self, chunk: u32) -> u32 {
+    pub(crate) fn sector_of(&self, chunk: u32) -> u32 {
         chunk / self.superblock.borrow().layout.chunks_per_sector()
     }
 
     /// Writes both copies of a sector of the table; with `stable`, each is stable before the next.
-    async fn write_sector(&self, number: u32, stable: bool) -> Result<(), DeviceError> {
+    pub(crate) async fn write_sector(&self, number: u32, stable: bool) -> Result<(), DeviceError> {
         let (layout, pool) = {
             let superblock = self.superblock.borrow();
             (superblock.layout, superblock.id())
@@ -598,6 +635,7 @@ impl<D: Device> Pool<D> {
             }
             written.1?;
         }
+        self.table.borrow_mut().erased(first..last);
         Ok(())
     }
 
@@ -612,7 +650,7 @@ impl<D: Device> Pool<D> {
     }
 
     /// A flush of the pool may have failed: the device may have dropped writes of volumes, and reports that once.
-    fn noted<T>(&self, result: Result<T, PoolError>) -> Result<T, PoolError> {
+    pub(crate) fn noted<T>(&self, result: Result<T, PoolError>) -> Result<T, PoolError> {
         if let Err(PoolError::Device(error)) = &result
             && error.op == DeviceOp::Flush
         {
@@ -623,7 +661,7 @@ impl<D: Device> Pool<D> {
 
     /// Writes both slots, one after the other; then `next` is the superblock. If that fails, the device gets the present one again,
     /// as far as it takes writes.
-    async fn write_superblock(&self, mut next: PoolSuperblock) -> Result<(), PoolError> {
+    pub(crate) async fn write_superblock(&self, mut next: PoolSuperblock) -> Result<(), PoolError> {
         next.generation += 1;
         let written = self.noted(self.write_slots(&next).await);
         if written.is_ok() {
@@ -673,17 +711,17 @@ fn no_chunk(volume: &VolumeEntry, why: &'static str) -> PoolError {
 }
 
 /// The guarantees must fit together.
-fn check_shares(superblock: &PoolSuperblock) -> Result<(), PoolError> {
+pub(crate) fn check_shares(superblock: &PoolSuperblock) -> Result<(), PoolError> {
     let sum: u64 = superblock
         .volumes
         .iter()
         .map(|volume| u64::from(volume.guarantee()))
         .sum();
-    if sum > u64::from(superblock.chunks) {
+    if sum > u64::from(superblock.usable()) {
         let bytes = |chunks: u64| chunks * superblock.layout.chunk_bytes;
         return Err(PoolError::Guarantees {
             sum: bytes(sum),
-            most: bytes(superblock.chunks.into()),
+            most: bytes(superblock.usable().into()),
         });
     }
     superblock.to_bytes().map(drop)

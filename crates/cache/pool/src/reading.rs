@@ -85,7 +85,7 @@ pub(crate) struct Found {
     pub(crate) table: Table,
     /// Of all sectors, those behind the last chunk too: these are 0, and the sectors are written when the pool grows.
     pub(crate) generations: Vec<u64>,
-    /// Sectors whose copies differ.
+    /// Sectors whose copies differ, or that name a second chunk of a part.
     pub(crate) differ: Vec<u32>,
     pub(crate) slots_differ: bool,
 }
@@ -138,7 +138,10 @@ pub(crate) async fn read<D: Device>(device: &D) -> Result<Found, PoolError> {
             return Err(PoolError::Contradiction(text));
         }
     }
-    let table = Table::new(&owners, |number| of(number).is_some())?;
+    let table = Table::new(&owners, superblock.usable(), |number| of(number).is_some())?;
+    differ.extend(table.copies().map(|chunk| chunk / layout.chunks_per_sector()));
+    differ.sort_unstable();
+    differ.dedup();
     Ok(Found {
         superblock,
         table,

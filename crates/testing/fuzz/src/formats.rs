@@ -3,6 +3,8 @@
 //! The first byte of an input says whether the structure is sealed before it is read, so that a fuzzer need not find
 //! checksums by chance.
 
+use std::collections::BTreeSet;
+
 use flaz_codec::{CodecId, Decoders};
 use flaz_engine::format::extent::{
     ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, RecordKind,
@@ -18,6 +20,7 @@ use flaz_engine::settings::AfterCrash;
 use flaz_engine::shard::unpack_fragment;
 use flaz_engine::units::{BLOCK_BYTES, BlockNumber, Location, Sequence};
 use flaz_pool::format::{Owner, PoolLayout, PoolSuperblock, TableSector, VolumeEntry};
+use flaz_pool::table::Table;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::structure::{Kind, seal};
@@ -89,7 +92,7 @@ pub fn pool(data: &[u8]) {
         };
         assert!(parsed.layout.chunk_offset(parsed.chunks) <= DEVICE_LEN);
         assert!(
-            parsed.layout.chunks_max <= 1 << 10,
+            parsed.layout.chunks_max <= 1 << 11,
             "memory for a device of {DEVICE_LEN} bytes"
         );
         let again = PoolSuperblock::parse(&parsed.to_bytes().expect("it was read"), DEVICE_LEN);
@@ -112,6 +115,19 @@ pub fn pool(data: &[u8]) {
     let mut again = vec![0; 512];
     parsed.write(&mut again);
     assert_eq!(parse(&again).expect("it was read"), parsed);
+    // Sectors of a pool that shrinks: of two chunks of a part the lower one counts.
+    let usable = u32::from(mode).min(TABLE_OWNERS);
+    let is_known = |volume| volume % 5 > 0;
+    if let Ok(table) = Table::new(&parsed.owners, usable, is_known) {
+        let owners: Vec<Owner> = (0..table.len()).filter_map(|chunk| table.owner(chunk)).collect();
+        let parts: BTreeSet<Owner> = owners.iter().copied().collect();
+        assert_eq!((parts.len(), table.used() as usize), (owners.len(), owners.len()));
+        assert!(
+            table
+                .copies()
+                .all(|chunk| chunk >= usable && table.owner(chunk).is_none())
+        );
+    }
 }
 
 /// Chunks that a sector of the table describes.
@@ -133,6 +149,8 @@ fn pool_superblock() -> PoolSuperblock {
         generation: 9,
         layout,
         chunks,
+        chunks_before: chunks + 3,
+        shrink_to: Some(chunks - 2),
         next_volume: 4,
         volumes: vec![volume(1, "home"), volume(3, "db")],
     }

@@ -109,6 +109,7 @@ fn explore(before: &Start, life: &Life, depth: u32, seed: u64, did: &mut Did) ->
         let path = |error| format!("{kind:?} at {}: {error}", moment.what);
         let after = live(&next, script).map_err(path)?;
         crashes += 1;
+        did.crashed_in_shrink += u64::from(moment.shrinking);
         did.add(&after.did);
         if again {
             crashes += explore(&next, &after, depth + 1, script.seed, did).map_err(path)?;
@@ -155,7 +156,25 @@ fn no_crash_of_a_shared_device_loses_anything() {
             did.recovered > 1000 && did.reclaimed > 300 && did.hits > 1000,
             "{did:?}"
         );
+        assert!(
+            did.moved > 100 && did.shrunk > 10 && did.shrinks_left > 5 && did.crashed_in_shrink > 50,
+            "{did:?}"
+        );
     }
+}
+
+/// Seeds until the simulation finds what is planted.
+#[cfg(feature = "planted-bugs")]
+fn find(seeds: u64) -> String {
+    let found = (0..seeds).find_map(|seed| {
+        let outcome = std::panic::catch_unwind(|| run(seed, &mut Did::default()));
+        match outcome {
+            Ok(outcome) => outcome.err(),
+            Err(_) => Some("a panic".to_owned()),
+        }
+        .map(|error| format!("seed {seed}: {error}"))
+    });
+    found.expect("the defect is found")
 }
 
 /// The simulation can find what it looks for.
@@ -164,14 +183,18 @@ fn no_crash_of_a_shared_device_loses_anything() {
 fn planted_chunks_given_back_early_are_found() {
     use flaz_engine::planted::{PlantedBug, plant};
     plant(Some(PlantedBug::ChunkGivenBackEarly));
-    let found = (0..40).find_map(|seed| {
-        let outcome = std::panic::catch_unwind(|| run(seed, &mut Did::default()));
-        match outcome {
-            Ok(outcome) => outcome.err(),
-            Err(_) => Some("a panic".to_owned()),
-        }
-        .map(|error| format!("seed {seed}: {error}"))
-    });
+    eprintln!("{}", find(40));
     plant(None);
-    eprintln!("{}", found.expect("the defect is found"));
+}
+
+/// As well in a shrink.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn planted_chunks_moved_carelessly_are_found() {
+    use flaz_pool::planted::{PlantedBug, plant};
+    for bug in [PlantedBug::MovedUnflushed, PlantedBug::MovedUnderWrites] {
+        plant(Some(bug));
+        eprintln!("{bug:?}: {}", find(200));
+        plant(None);
+    }
 }

@@ -8,7 +8,7 @@ use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, ResizeError, Start as Started};
 use flaz_engine::check::{Finding, walk};
 use flaz_engine::volume::{IoError, STRIPE_BYTES, Volume, segment_lens};
-use flaz_pool::Pool;
+use flaz_pool::{Pool, PoolError};
 use flaz_sim::{DeviceEvent, DiskImage, DiskMoment, EventStage, FaultRates, Rng, Sim, SimDisk, SimEnv};
 use futures_util::future::{join, join_all};
 
@@ -67,6 +67,8 @@ pub struct Moment {
     /// The event, in words.
     pub what: String,
     pub pool: DiskMoment,
+    /// A shrink of the pool was under way.
+    pub shrinking: bool,
     /// Of each volume: its origin, the tick of its oracle, and whether it exists.
     pub volumes: Vec<(DiskMoment, u64, Exists)>,
 }
@@ -96,6 +98,10 @@ pub struct Did {
     pub recovered: u64,
     pub hits: u64,
     pub reclaimed: u64,
+    pub moved: u64,
+    pub shrunk: u64,
+    pub shrinks_left: u64,
+    pub crashed_in_shrink: u64,
 }
 
 impl Did {
@@ -108,6 +114,10 @@ impl Did {
         self.recovered += other.recovered;
         self.hits += other.hits;
         self.reclaimed += other.reclaimed;
+        self.moved += other.moved;
+        self.shrunk += other.shrunk;
+        self.shrinks_left += other.shrinks_left;
+        self.crashed_in_shrink += other.crashed_in_shrink;
     }
 }
 
@@ -140,6 +150,7 @@ struct World {
     slots: Vec<Rc<Slot>>,
     script: Script,
     did: Cell<Did>,
+    shrinking: Cell<bool>,
     failure: RefCell<Option<String>>,
     moments: RefCell<Vec<Moment>>,
 }
@@ -176,6 +187,7 @@ pub fn live(start: &Start, script: Script) -> Result<Life, String> {
         slots: slots.collect(),
         script,
         did: Cell::default(),
+        shrinking: Cell::default(),
         failure: RefCell::default(),
         moments: RefCell::default(),
         disk,
@@ -226,6 +238,7 @@ impl World {
                 if on_pool { "pool" } else { "an origin" }
             ),
             pool: self.disk.moment(),
+            shrinking: self.shrinking.get(),
             volumes: volumes.collect(),
         });
     }
@@ -402,7 +415,16 @@ impl World {
             self.env.sleep(Duration::from_micros(rng.below(20_000))).await;
             let slot = &self.slots[rng.below(self.slots.len() as u64) as usize];
             let live = slot.live.borrow().clone();
-            match (live, rng.below(8)) {
+            match (live, rng.below(10)) {
+                (_, 8) => {
+                    self.shrinking.set(true);
+                    self.shrink(pool, &mut rng).await?;
+                    self.shrinking.set(false);
+                }
+                (_, 9) => {
+                    let grown = pool.grow(u64::MAX).await;
+                    grown.map_err(|error| error.to_string())?;
+                }
                 (Some(live), 0) => self.fail_origin(slot, &live, &mut rng).await,
                 (Some(live), 1) if slot.spec.name == "three" => {
                     drop(live);
@@ -463,6 +485,62 @@ impl World {
         self.count(|did| {
             did.given_back += u64::from(before.saturating_sub(after));
             did.called_off += u64::from(!ended);
+        });
+        Ok(())
+    }
+
+    /// Shrinks the pool as far as the volumes can give space back, or leaves that unfinished, or calls it off.
+    async fn shrink(&self, pool: &Rc<Pool<SimDisk>>, rng: &mut Rng) -> Result<(), String> {
+        let superblock = pool.superblock();
+        let (least, most) = (superblock.chunks_least(), superblock.usable());
+        let target = least.max(most.saturating_sub(rng.below(20) as u32));
+        match pool.begin_shrink(target).await {
+            Ok(()) => {}
+            Err(PoolError::TooSmall { .. } | PoolError::Guarantees { .. }) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        }
+        for slot in self.there().cloned().collect::<Vec<_>>() {
+            let live = slot.live.borrow().clone();
+            let (Some(live), many @ 1..) = (live, pool.chunks_too_many()) else {
+                continue;
+            };
+            match live.give_back(many.into(), None).await {
+                Ok(_) => {}
+                Err(CacheError::Resize(ResizeError::Dirty { .. })) if slot.has_failed() => {}
+                Err(error) => return Err(format!("volume {}: {error}", slot.spec.name)),
+            }
+        }
+        let steps = [rng.below(8), u64::MAX][rng.below(3).min(1) as usize];
+        let mut moved = 0;
+        if pool.chunks_too_many() == 0 {
+            for slot in self.there() {
+                let number = pool
+                    .volume(slot.spec.name)
+                    .map_err(|error| error.to_string())?
+                    .number;
+                for part in pool.parts_beyond(number) {
+                    if moved < steps {
+                        let patience = self.env.sleep(Duration::from_secs(1));
+                        let done = pool.move_part(number, part, patience).await;
+                        done.map_err(|error| error.to_string())?;
+                        moved += 1;
+                    }
+                }
+            }
+        }
+        let ended = pool.end_shrink().await.map_err(|error| error.to_string())?;
+        if !ended && rng.coin() {
+            pool.cancel_shrink().await.map_err(|error| error.to_string())?;
+        }
+        for slot in &self.slots {
+            if let Some(live) = &*slot.live.borrow() {
+                live.map.set_limit(u32::MAX);
+            }
+        }
+        self.count(|did| {
+            did.moved += moved;
+            did.shrunk += u64::from(ended);
+            did.shrinks_left += u64::from(!ended);
         });
         Ok(())
     }
