@@ -1,6 +1,6 @@
 #!/bin/bash
 # Two file systems on block devices of two volumes that share an SSD, under writers: one server is killed, a volume is added and
-# removed beside them, the SSD grows, space is limited, one origin fails, and the device that has no server is not overwritten.
+# removed beside them, the SSD grows and shrinks, space is limited, one origin fails, and the device that has no server is not overwritten.
 # All that was acknowledged is there afterwards, through the cache and on the origins alone.
 #
 # boot: --timeout 1800 --origin 768M --cache 256M
@@ -108,6 +108,34 @@ step "the SSD becomes larger"
 table ssd "$(linear "$CACHE" sectors)"
 flaz resize "$ssd" >/tmp/resized
 grep -q '^resized: ' /tmp/resized || fail "$(cat /tmp/resized)"
+sleep 12
+
+step "the SSD becomes smaller, and larger again"
+# Ext4 and xfs have filled more than fits.
+before=$(($(space home) + $(space db)))
+size=$((sectors / 2 * 512))
+flaz resize "$ssd" --size "$size" >/tmp/resized
+grep -q '^resized: ' /tmp/resized || fail "$(cat /tmp/resized)"
+[ $(($(space home) + $(space db))) -le $((size >> 20)) ] || fail "$before MiB before, now $(flaz volume list "$ssd")"
+# Nothing lies beyond the new end.
+table ssd "$(linear "$CACHE" sectors/2)"
+sleep 3
+kill_volume home
+sleep 0.5
+serve_volume home
+sleep 3
+refused 'expected at least' flaz resize "$ssd" --size 1M
+# Killed in the middle: a volume that is served calls it off.
+flaz resize "$ssd" --size $((size / 2)) >/dev/null 2>&1 &
+resizing=$!
+sleep 0.5
+kill -KILL "$resizing" 2>/dev/null || true
+wait "$resizing" 2>/dev/null || true
+called_off() { [ "$(flaz volume list "$ssd" --json | python3 -c 'import json, sys
+print("shrink" in json.load(sys.stdin)["cache"])')" = False ]; }
+wait_for 60 called_off
+table ssd "$(linear "$CACHE" sectors)"
+flaz resize "$ssd" >/tmp/resized
 sleep 12
 
 step "a volume is limited"

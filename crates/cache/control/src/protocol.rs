@@ -16,6 +16,8 @@
 //! < {"v":1,"ok":true,"volume":{..}}                  a VolumeResizeReport
 //! > {"v":1,"cmd":"give-space","bytes":1048576,"need":7}   for another volume of the cache device: see ShareReport
 //! < {"v":1,"ok":true,"gives_bytes":262144}           what it begins to give back; 0 if it needs it itself
+//! > {"v":1,"cmd":"make-room","keep_bytes":1048576}   the cache device becomes smaller: give back the rest, move from its end
+//! < {"v":1,"ok":true,"shrinking":{..}}               a ShrinkProgress: asked again and again
 //! > {"v":1,"cmd":"detach"}                           the same, and write-through from now on; then stop
 //! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once
 //! < {"v":1,"ok":true,"dirty_blocks":0}               what the origin lacks; not known at once
@@ -68,6 +70,11 @@ pub enum Request {
         bytes: u64,
         /// How much the other volume needs it.
         need: u64,
+    },
+    /// The cache device that volumes share becomes smaller: do the next step for it.
+    MakeRoom {
+        /// What the volume keeps of its space.
+        keep_bytes: u64,
     },
     /// Write all dirty blocks to the origin, set write-through, and leave an empty cache at the stop that follows.
     Detach {},
@@ -318,6 +325,7 @@ mod tests {
         for request in [
             Request::Status {},
             Request::GiveSpace { bytes: 4096, need: 7 },
+            Request::MakeRoom { keep_bytes: 4096 },
             Request::Set(patch.clone()),
             Request::SetUntilRestart(patch),
             Request::Flush {},

@@ -542,6 +542,15 @@ pub struct ShareReport {
     pub need: u64,
 }
 
+/// A shared cache device that becomes smaller, by `flaz resize`. It has its old size until that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SharedShrinkReport {
+    /// Bytes for volumes afterwards.
+    pub size_bytes: u64,
+    /// Bytes that volumes still have to give back, or that have to be moved.
+    pub left_bytes: u64,
+}
+
 /// A cache device that volumes share: the result of `flaz create --shared`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SharedReport {
@@ -553,8 +562,11 @@ pub struct SharedReport {
     pub uuid: Uuid,
     /// Bytes for volumes.
     pub size_bytes: u64,
-    /// Bytes that no volume has.
+    /// Bytes that no volume has. During a shrink: that volumes may take.
     pub free_bytes: u64,
+    /// The shrink under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shrink: Option<SharedShrinkReport>,
     /// Space is given to volumes in chunks of this size, in bytes.
     pub chunk_bytes: u64,
 }
@@ -600,9 +612,9 @@ pub struct VolumeReport {
 /// A cache that becomes smaller, by `flaz resize`. It has its old size until that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ShrinkReport {
-    /// Bytes of the cache device that the cache will use.
+    /// Bytes of the cache device that the cache will use. Of a volume: that it keeps while the device becomes smaller.
     pub size_bytes: u64,
-    /// Regions in use that the cache still has to give up.
+    /// Regions in use that the cache still has to give up, or to move.
     pub regions_left: u64,
     /// Bytes of dirty data to write to the origin before, because they do not fit in the smaller cache.
     pub dirty_bytes_left: u64,

@@ -32,7 +32,7 @@ impl ControlHandler for Fake {
             Request::GiveSpace { bytes, .. } => Reply::Gives { bytes },
             Request::VolumeResize {} => Reply::Refused("the origin has shrunk".to_owned()),
             Request::Flush {} => Reply::Left { dirty_blocks: 3 },
-            Request::Resize { .. } | Request::ContinueResize {} => {
+            Request::Resize { .. } | Request::ContinueResize {} | Request::MakeRoom { .. } => {
                 Reply::Refused("not on a Sunday".to_owned())
             }
             Request::Stop { .. } | Request::Detach {} => {

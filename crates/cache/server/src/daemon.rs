@@ -1,5 +1,6 @@
 //! The running cache: how it is opened, the threads that drive it, and how it is closed.
 
+mod make_room;
 mod resize;
 mod share;
 
@@ -405,7 +406,7 @@ impl Daemon {
             settings: settings.clone(),
             cache,
             origin: &origin,
-            shrink: self.shrink(),
+            shrink: self.shrink().or_else(|| self.shrink_of_device()),
             share: self.share_report(),
             origin_now: self.devices.origin.file().measure().ok(),
             origin_protection: self.origin_protection.as_deref(),

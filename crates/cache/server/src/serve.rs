@@ -324,6 +324,10 @@ impl Handler {
                 let bytes = gives.map_err(|error| chain(error.as_ref()))?;
                 Ok(Reply::Gives { bytes })
             }
+            Request::MakeRoom { keep_bytes } => {
+                let progress = self.running()?.make_room(keep_bytes);
+                Ok(Reply::Shrinking(progress.map_err(|error| chain(error.as_ref()))?))
+            }
             Request::Detach {} => {
                 self.running()?.detach().map_err(|error| chain(error.as_ref()))?;
                 self.life.ask_to_stop(Reason::Detached);

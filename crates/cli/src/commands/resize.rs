@@ -12,7 +12,9 @@ use crate::args::{IdleArgs, TargetArgs};
 use crate::control::{Client, Reply, Request};
 use crate::error::Failure;
 use crate::host::Resize;
+use crate::host::pool::shrink::Help;
 use crate::host::pool::{Place, manage, place::is_shared};
+use crate::host::{Daemon, HostError};
 use crate::report::{ResizeReport, ShrinkProgress};
 use crate::size::{self, HumanBytes};
 
@@ -25,6 +27,9 @@ size with which it was created.
 A cache that becomes smaller first writes dirty data to the origin that does not fit, then drops or moves the blocks at its end; \
 this reads and writes up to the whole cache. If it is interrupted, the cache keeps its size, and has lost cached blocks only. \
 Make a volume smaller after its cache, and only to the size that the cache has then.
+
+The same for a device that volumes share: each volume that has more than fits gives space back, in proportion, but keeps what \
+--at-least says; then what lies beyond the new end is moved. Volumes that are not served are opened if they have to give space back.
 
 Examples:
   lvextend -L 200G vg/ssd && flaz resize /dev/vg/ssd
@@ -80,9 +85,24 @@ pub fn run(args: &ResizeArgs) -> Result<(), Failure> {
     output::confirm(&text(&report))
 }
 
-/// The device that volumes share becomes larger.
+/// The device that volumes share becomes larger, or smaller.
 fn shared(args: &ResizeArgs, device: &Path) -> Result<(), Failure> {
-    let resized = manage::resize(device, args.size);
+    if args.idle.origin.is_some() {
+        return Err(Failure::Usage(
+            "--origin: the volumes of a shared device have an origin each".to_owned(),
+        ));
+    }
+    let mut bar = None;
+    let mut help = Help {
+        with_idle: &|volume: &Path, what: &dyn Fn(&Daemon) -> Result<(), HostError>| {
+            with_idle(volume, &args.idle, what)
+        },
+        show: &mut |progress: &ShrinkProgress| show(bar.get_or_insert_with(new_bar), progress),
+    };
+    let resized = manage::resize(device, args.size, &mut help);
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
     let (before, report) = resized.map_err(Failure::host("resize", device))?;
     if args.json {
         return output::print_json(&report, true);

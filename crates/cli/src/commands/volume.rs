@@ -285,8 +285,12 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
         }
     }
     let space = &report.cache;
+    let shrink = space.shrink.map_or_else(String::new, |shrink| {
+        let (size, left) = (HumanBytes(shrink.size_bytes), HumanBytes(shrink.left_bytes));
+        format!(", shrinking to {size}: {left} to move")
+    });
     let head = format!(
-        "{}: {} for volumes, {} free\n",
+        "{}: {} for volumes, {} free{shrink}\n",
         space.path.display(),
         HumanBytes(space.size_bytes),
         HumanBytes(space.free_bytes)

@@ -184,9 +184,12 @@ fn a_shared_device_becomes_larger() {
     assert_eq!(after - before, 32 << 20);
     let refused = |line: &str, parts: &[&str]| scratch.run(line).refused(FAILURE, parts);
     refused(
-        "resize ssd --size 32M",
-        &["does not become smaller", "expected at least"],
+        "resize ssd --size 4M",
+        &["expected at least", "--at-least", "4194304 bytes"],
     );
+    scratch
+        .run("resize ssd --origin one.img")
+        .refused(USAGE, &["--origin"]);
     refused("resize ssd --size 1T", &["expected at most"]);
     // With chunks behind the old end.
     let mut client = Client::connect(&scratch.path("one.nbd")).unwrap();
@@ -230,4 +233,168 @@ fn a_shared_device_becomes_larger() {
         "what it has, not the whole device: {size}"
     );
     scratch.run("check ssd:one").succeeded();
+}
+
+/// What a MiB of a volume contains.
+fn mib(volume: usize, number: u64, turn: u64) -> Vec<u8> {
+    let mut random = 1 + volume as u64 + 7 * number + 1000 * turn;
+    let next = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(1 << 20).collect()
+}
+
+fn write_all(scratch: &Scratch, volume: usize, turn: u64) {
+    let mut client = Client::connect(&scratch.path(["one.nbd", "two.nbd"][volume])).unwrap();
+    for number in 0..32 {
+        client.write(number << 20, &mib(volume, number, turn)).unwrap();
+    }
+    client.flush().unwrap();
+}
+
+fn read_all(scratch: &Scratch, volume: usize, turn: u64) {
+    let mut client = Client::connect(&scratch.path(["one.nbd", "two.nbd"][volume])).unwrap();
+    let mut found = vec![0; 1 << 20];
+    for number in 0..32 {
+        client.read(number << 20, &mut found).unwrap();
+        assert!(
+            found == mib(volume, number, turn),
+            "MiB {number} of {volume}, turn {turn}"
+        );
+    }
+}
+
+/// Two volumes that fill the device, one of them in write-back.
+fn full(scratch: &Scratch) -> [Served; 2] {
+    shared(scratch);
+    let served = [("one", "--mode write-back"), ("two", "")].map(|(name, options)| {
+        scratch
+            .run(&format!("volume add ssd {name} --origin {name}.img"))
+            .succeeded();
+        serve(scratch, name, options)
+    });
+    for volume in [0, 1] {
+        write_all(scratch, volume, 0);
+        read_all(scratch, volume, 0);
+    }
+    served
+}
+
+#[test]
+fn a_shared_device_becomes_smaller_while_it_is_served() {
+    let scratch = Scratch::new();
+    let mut served = full(&scratch);
+    let space = |at: usize| {
+        let list = json(&scratch, "volume list ssd --json");
+        list["volumes"][at]["held_bytes"].as_u64().unwrap() >> 20
+    };
+    assert!(space(0) + space(1) > 40, "{} and {}", space(0), space(1));
+    scratch.run("volume set ssd one --at-least 8M").succeeded();
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            for turn in 1..4 {
+                for volume in [0, 1] {
+                    write_all(&scratch, volume, turn);
+                    read_all(&scratch, volume, turn);
+                }
+            }
+        });
+        let told = scratch.run("resize ssd --size 24M").succeeded();
+        assert!(
+            told.starts_with("resized: ") && told.contains("(before: "),
+            "{told}"
+        );
+        load.join().unwrap();
+    });
+    assert_eq!(fs::metadata(scratch.path("ssd")).unwrap().len(), 24 << 20);
+    let list = json(&scratch, "volume list ssd --json");
+    assert!(list["cache"]["size_bytes"].as_u64().unwrap() < 24 << 20, "{list}");
+    assert_eq!(list["cache"]["shrink"], serde_json::Value::Null);
+    assert!(
+        space(0) >= 8 && space(0) + space(1) < 24,
+        "{} and {}",
+        space(0),
+        space(1)
+    );
+    for volume in [0, 1] {
+        read_all(&scratch, volume, 3);
+        let status = json(&scratch, &format!("status ssd:{} --json", ["one", "two"][volume]));
+        assert_eq!(status["live"]["errors"]["cache_write_errors"], 0, "{status}");
+    }
+    for served in &mut served {
+        served.child.kill().unwrap();
+        served.child.wait().unwrap();
+    }
+    let served = ["one", "two"].map(|name| serve(&scratch, name, ""));
+    for volume in [0, 1] {
+        read_all(&scratch, volume, 3);
+    }
+    for (name, served) in ["one", "two"].iter().zip(served) {
+        scratch.run(&format!("stop ssd:{name} --force")).succeeded();
+        served.ended();
+        scratch.run(&format!("check ssd:{name}")).succeeded();
+    }
+    // It can become larger again.
+    scratch.run("resize ssd --size 48M").succeeded();
+    let served = serve(&scratch, "one", "");
+    read_all(&scratch, 0, 3);
+    scratch.run("stop ssd:one --force").succeeded();
+    served.ended();
+}
+
+#[test]
+fn a_shared_device_becomes_smaller_while_it_is_idle() {
+    let scratch = Scratch::new();
+    let mut served = full(&scratch);
+    for served in &mut served {
+        served.child.kill().unwrap();
+        served.child.wait().unwrap();
+    }
+    // A volume that cannot give space back: the device keeps its size.
+    fs::rename(scratch.path("one.img"), scratch.path("other.img")).unwrap();
+    scratch
+        .run("resize ssd --size 16M")
+        .refused(FAILURE, &["volume one cannot give space back", "one.img"]);
+    let list = json(&scratch, "volume list ssd --json");
+    assert_eq!(list["cache"]["shrink"], serde_json::Value::Null);
+    fs::rename(scratch.path("other.img"), scratch.path("one.img")).unwrap();
+    scratch.run("resize ssd --size 16M").succeeded();
+    assert_eq!(fs::metadata(scratch.path("ssd")).unwrap().len(), 16 << 20);
+    for (volume, name) in ["one", "two"].iter().enumerate() {
+        scratch.run(&format!("check ssd:{name}")).succeeded();
+        let served = serve(&scratch, name, "");
+        read_all(&scratch, volume, 0);
+        scratch.run(&format!("stop ssd:{name} --force")).succeeded();
+        served.ended();
+    }
+    // Larger, and called off: nothing is in the way.
+    scratch.run("resize ssd --size 64M").succeeded();
+    scratch.run("resize ssd").succeeded();
+}
+
+/// The command is killed: the process of a volume calls the shrink off, or it was faster.
+#[test]
+fn a_killed_resize_leaves_no_shrink() {
+    let scratch = Scratch::new();
+    let [one, two] = full(&scratch);
+    let shrink = || json(&scratch, "volume list ssd --json")["cache"]["shrink"].clone();
+    let mut resize = scratch.command("resize ssd --size 16M").spawn().unwrap();
+    while shrink().is_null() && resize.try_wait().unwrap().is_none() {}
+    resize.kill().unwrap();
+    resize.wait().unwrap();
+    let begun = std::time::Instant::now();
+    while !shrink().is_null() {
+        assert!(begun.elapsed().as_secs() < 60, "it is called off");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    for (volume, served) in [one, two].into_iter().enumerate() {
+        read_all(&scratch, volume, 0);
+        scratch
+            .run(&format!("stop ssd:{} --force", ["one", "two"][volume]))
+            .succeeded();
+        served.ended();
+    }
+    scratch.run("resize ssd --size 16M").succeeded();
+    assert_eq!(fs::metadata(scratch.path("ssd")).unwrap().len(), 16 << 20);
 }

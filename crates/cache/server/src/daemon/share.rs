@@ -22,14 +22,17 @@ use flaz_control::{Client, Reply, Request};
 use flaz_device::Device;
 use flaz_engine::cache::CacheError;
 use flaz_engine::cache::resize::Resizing;
+use flaz_engine::shard::Shrinking;
 use flaz_pool::{PoolSuperblock, VolumeEntry};
 use flaz_runtime::{Config, Runtime};
 use uuid::Uuid;
 
 use super::Daemon;
+use super::make_room::Asked;
 use crate::error::HostError;
 use crate::order::{ANSWER_WITHIN, Order};
-use crate::pool::{HostPool, Member};
+use crate::pool::shrink::call_off_abandoned;
+use crate::pool::{HostPool, Member, Place};
 use crate::safety::Access;
 
 /// How long the process of another volume has to answer.
@@ -56,6 +59,8 @@ pub(super) struct Known {
     need: u64,
     /// When space was last given to another volume.
     gave: Option<Instant>,
+    /// The last request of a shrink of the device.
+    pub(super) asked: Option<Asked>,
 }
 
 /// The superblock of the pool, as far as it concerns one volume.
@@ -66,6 +71,8 @@ struct Look {
     chunk_bytes: u64,
     /// Those that this volume may take.
     free_chunks: u32,
+    /// The device becomes smaller.
+    shrinks: bool,
 }
 
 impl Look {
@@ -73,7 +80,12 @@ impl Look {
         let number = member.entry.number;
         let look = async move |pool: HostPool| Ok((pool.superblock(), pool.free_chunks_for(number)));
         let (superblock, free_chunks) = member.client.ask_within(LOOK_WITHIN, Access::Read, look)?;
-        let PoolSuperblock { layout, volumes, .. } = superblock;
+        let PoolSuperblock {
+            layout,
+            volumes,
+            shrink_to,
+            ..
+        } = superblock;
         let (own, others): (Vec<_>, Vec<_>) = volumes.into_iter().partition(|entry| entry.number == number);
         let entry = own.into_iter().next().ok_or("the volume was removed")?;
         Ok(Self {
@@ -81,6 +93,7 @@ impl Look {
             others: others.into_iter().map(|entry| entry.uuid).collect(),
             chunk_bytes: layout.chunk_bytes,
             free_chunks,
+            shrinks: shrink_to.is_some(),
         })
     }
 }
@@ -146,6 +159,9 @@ impl Daemon {
             return Ok(());
         };
         let look = Look::at(member)?;
+        if look.shrinks {
+            call_off_abandoned(&member.client, &Place::of(&self.spec.cache).device)?;
+        }
         let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
         let ghost_hits = parts.iter().map(|part| part.total.counts.ghost_hits).sum();
         let map = member.part.map();
@@ -180,7 +196,7 @@ impl Daemon {
         } else {
             u32::MAX
         };
-        if self.go_on_giving()? {
+        if self.go_on_giving()?.is_some() {
             return Ok(());
         }
         if held > most {
@@ -221,23 +237,28 @@ impl Daemon {
         }
     }
 
-    fn is_stopping(&self) -> bool {
+    pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    /// Whether space is still being given back.
-    pub(super) fn go_on_giving(&self) -> Result<bool, HostError> {
+    /// How far space that is being given back is; `None`: none is.
+    pub(super) fn go_on_giving(&self) -> Result<Option<Shrinking>, HostError> {
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
-        if !lifecycle.is_giving_back() || self.is_stopping() {
-            return Ok(lifecycle.is_giving_back());
+        if !lifecycle.is_giving_back() {
+            return Ok(None);
+        }
+        if self.is_stopping() {
+            return Err("the daemon is stopping".into());
         }
         let going = lifecycle.continue_give_back(&self.threads);
-        Runtime::new(Config::default())?.block_on(going)?;
-        Ok(lifecycle.is_giving_back())
+        Ok(match Runtime::new(Config::default())?.block_on(going)? {
+            Resizing::Shrinking(state) => Some(state),
+            Resizing::Done => None,
+        })
     }
 
     /// Begins to give chunks back. Returns whether any will be free.
-    fn begin_to_give(&self, chunks: u32) -> Result<bool, HostError> {
+    pub(super) fn begin_to_give(&self, chunks: u32) -> Result<bool, HostError> {
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_stopping() {
             return Err("the daemon is stopping".into());
@@ -261,7 +282,7 @@ impl Daemon {
         let held = map.chunks();
         let wanted = u32::try_from(bytes / chunk_bytes).unwrap_or(u32::MAX);
         let chunks = wanted.min(portion(held, look.entry.guarantee()));
-        if chunks == 0 || !is_clearly_larger(need, known.need) || self.go_on_giving()? {
+        if chunks == 0 || !is_clearly_larger(need, known.need) || self.go_on_giving()?.is_some() {
             return Ok(0);
         }
         // Before: nothing that is given back is taken again.

@@ -375,7 +375,7 @@ fn space_goes_to_the_volume_that_needs_it_more() {
     assert_eq!(give(u64::MAX), 1 << 20);
     let settle = |daemon: &Daemon| {
         let give_up = Instant::now() + Duration::from_secs(60);
-        while daemon.go_on_giving().expect("it answers") {
+        while daemon.go_on_giving().expect("it answers").is_some() {
             assert!(Instant::now() < give_up, "it does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -411,6 +411,67 @@ fn space_goes_to_the_volume_that_needs_it_more() {
     settle(&two);
     for daemon in [one, two] {
         daemon.clean().expect("it writes");
+        daemon.shutdown().expect("it stops");
+    }
+    for spec in specs {
+        let report = crate::offline::check(&spec.cache, &mut |_, _| ()).expect("it can be read");
+        assert_eq!(report.bad, Default::default());
+    }
+}
+
+/// What `flaz resize` asks of a volume of a device that becomes smaller; and without that command, the shrink is called off.
+#[test]
+fn a_volume_makes_room_on_its_device() {
+    use crate::pool::{HostPool, PoolClient};
+    use crate::safety::Access;
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let specs = volumes(folder.path());
+    let [one, two] = specs
+        .each_ref()
+        .map(|spec| start(spec, Arc::new(|_| {})).expect("it starts"));
+    fill(folder.path(), "one", 16);
+    let (client, superblock) =
+        PoolClient::start(&folder.path().join("ssd"), Access::ReadWrite).expect("a pool");
+    let chunk = superblock.layout.chunk_bytes;
+    let target = superblock.chunks - superblock.chunks / 4;
+    let begun = client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+        Ok(pool.begin_shrink(target).await?)
+    });
+    begun.expect("they fit");
+    let keep = held(&one) - u64::from(superblock.chunks / 4 + 1) * chunk;
+    let give_up = Instant::now() + Duration::from_secs(60);
+    let first = one.make_room(keep).expect("it can");
+    assert!(first.regions_left > 0, "it has just begun");
+    assert_eq!(shrink_of(&one).map(|shrink| shrink.size_bytes), Some(keep));
+    while one.make_room(keep).expect("it can").regions_left > 0
+        || two.make_room(u64::MAX).expect("it can").regions_left > 0
+    {
+        assert!(Instant::now() < give_up, "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(held(&one) <= keep, "{}", held(&one));
+    assert_eq!(shrink_of(&one), None);
+    let left = client.ask_blocking(Access::Read, async |pool: HostPool| {
+        let superblock = pool.superblock();
+        let beyond = superblock
+            .volumes
+            .iter()
+            .map(|volume| pool.parts_beyond(volume.number).len());
+        Ok((superblock.shrink_to, beyond.sum::<usize>()))
+    });
+    assert_eq!(left.expect("it can be read"), (Some(target), 0));
+    // No command holds the size.
+    one.balance(Duration::from_secs(10)).expect("it looks");
+    let now = client.ask_blocking(Access::Read, async |pool: HostPool| {
+        Ok(pool.superblock().shrink_to)
+    });
+    assert_eq!(now.expect("it can be read"), None);
+    let mut client = flaz_nbd::Client::connect(&folder.path().join("one.nbd")).expect("connects");
+    let mut block = vec![0; 1 << 20];
+    client.read(3 << 20, &mut block).expect("reads");
+    drop(client);
+    for daemon in [one, two] {
         daemon.shutdown().expect("it stops");
     }
     for spec in specs {

@@ -28,6 +28,8 @@ use crate::safety::Access;
 const ANSWER_WITHIN: Duration = Duration::from_secs(300);
 /// How long a request of a cache waits for it: less than the time limit of a device.
 const BEGIN_WITHIN: Duration = Duration::from_millis(500);
+/// How long it waits to give a chunk back, which could not be tried again before the next start: another process may be moving one.
+const GIVE_WITHIN: Duration = Duration::from_secs(3);
 /// How long a volume that was refused a chunk does not ask for another one.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
@@ -153,11 +155,12 @@ impl PoolClient {
     /// The pool cannot be read; or those of `work`.
     async fn ask<T: Send + 'static>(
         &self,
+        within: Duration,
         access: Access,
         work: impl AsyncFnOnce(HostPool) -> Result<T, HostError> + Send + 'static,
     ) -> Option<Result<T, HostError>> {
         let (answer, claim) = self.order(access, work);
-        let answer = match select(pin!(answer.recv()), pin!(Rt.sleep(BEGIN_WITHIN))).await {
+        let answer = match select(pin!(answer.recv()), pin!(Rt.sleep(within))).await {
             Either::Left((answer, _)) => answer,
             Either::Right(((), _)) if claim.claim() => return None,
             // It has begun.
@@ -300,7 +303,7 @@ impl Chunks for PoolClient {
             return none("no chunk was free a moment ago");
         }
         let volume = self.volume;
-        let taken = self.ask(Access::ReadWrite, async move |pool| {
+        let taken = self.ask(BEGIN_WITHIN, Access::ReadWrite, async move |pool| {
             Ok(pool.take_part(volume, index).await?)
         });
         let taken = match taken.await {
@@ -315,7 +318,7 @@ impl Chunks for PoolClient {
 
     async fn give(&self, index: u32) -> io::Result<()> {
         let volume = self.volume;
-        let given = self.ask(Access::ReadWrite, async move |pool| {
+        let given = self.ask(GIVE_WITHIN, Access::ReadWrite, async move |pool| {
             Ok(pool.give_part(volume, index).await?)
         });
         let given = given.await;

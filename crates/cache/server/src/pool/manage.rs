@@ -14,13 +14,15 @@ use flaz_engine::format::geometry::{Geometry, GeometryOptions, REGIONS_MIN, Shar
 use flaz_engine::format::superblock::{State, Superblock};
 use flaz_pool::format::CHUNK_BYTES;
 use flaz_pool::{Pool, PoolSuperblock, VolumeEntry, VolumeOptions};
-use flaz_runtime::file::FileDevice;
+use flaz_runtime::file::{ByteLock, FileDevice, Kind, lock_byte};
 use flaz_runtime::{Config, Runtime};
 use uuid::Uuid;
 
+use super::RESIZE;
 use super::client::{HostPool, PoolClient};
 use super::member::{find, hold, in_use, open_file, peek_at};
 use super::place::Place;
+use super::shrink::{self, Help};
 use crate::block_device::refuse_left_over;
 use crate::daemon::open_cache;
 use crate::error::HostError;
@@ -122,20 +124,18 @@ pub fn create_shared(claim: &Claim, chunk_bytes: Option<u64>) -> Result<SharedRe
         refuse_left_over(&earlier, None)?;
     }
     let pool = runtime.block_on(Pool::create(Rc::new(device), Uuid::new_v4(), chunk_bytes))?;
-    Ok(shared_report(
-        claim.path(),
-        &pool.superblock(),
-        pool.free_chunks(),
-    ))
+    Ok(shared_report(claim.path(), &pool))
 }
 
-fn shared_report(device: &Path, superblock: &PoolSuperblock, free_chunks: u32) -> SharedReport {
+fn shared_report(device: &Path, pool: &HostPool) -> SharedReport {
+    let superblock = pool.superblock();
     let chunk_bytes = superblock.layout.chunk_bytes;
     SharedReport {
         path: device.to_owned(),
         uuid: superblock.uuid,
         size_bytes: u64::from(superblock.chunks) * chunk_bytes,
-        free_bytes: u64::from(free_chunks) * chunk_bytes,
+        free_bytes: u64::from(pool.free_chunks()) * chunk_bytes,
+        shrink: shrink::left(pool),
         chunk_bytes,
     }
 }
@@ -320,10 +320,13 @@ pub fn list(device: &Path) -> Result<VolumesReport, HostError> {
     crate::offline::refuse_to_wait(device)?;
     safety::cache(device)?;
     let (client, superblock) = open(device, Access::Read)?;
-    let free_chunks = client.ask_blocking(Access::Read, async |pool: HostPool| Ok(pool.free_chunks()))?;
+    let path = device.to_owned();
+    let cache = client.ask_blocking(Access::Read, async move |pool: HostPool| {
+        Ok(shared_report(&path, &pool))
+    })?;
     Ok(VolumesReport {
         schema: REPORT_SCHEMA,
-        cache: shared_report(device, &superblock, free_chunks),
+        cache,
         volumes: superblock
             .volumes
             .iter()
@@ -377,32 +380,27 @@ fn superblock_of(device: &Path, client: &PoolClient, entry: &VolumeEntry) -> Res
     Ok(Runtime::new(Config::default())?.block_on(read_superblock(&part))?)
 }
 
-/// Uses what the device has become longer, or a file of `size` bytes. Volumes that are served follow. Returns the bytes before, and
-/// what there is now.
+/// Uses what the device has become longer or less of it; a file gets `size` bytes. Volumes that are served follow. Returns the bytes
+/// before, and what there is now.
 ///
 /// # Errors
 /// The size is not possible, or the device fails.
-pub fn resize(device: &Path, size: Option<u64>) -> Result<(u64, SharedReport), HostError> {
-    let _claim = safety::claim_shared(device, Access::ReadWrite)?;
+pub fn resize(
+    device: &Path,
+    size: Option<u64>,
+    help: &mut Help<'_>,
+) -> Result<(u64, SharedReport), HostError> {
+    let claim = safety::claim_shared(device, Access::ReadWrite)?;
     let (client, before) = open(device, Access::ReadWrite)?;
+    if !lock_byte(claim.file(), RESIZE, ByteLock::Exclusive)? {
+        return Err(format!("{}: another `flaz resize` is under way", device.display()).into());
+    }
     let layout = before.layout;
     let bytes_before = u64::from(before.chunks) * layout.chunk_bytes;
     let file = FileDevice::open(device, flaz_runtime::file::OpenMode::default())?;
     let present = file.measure()?;
     let wanted = size.unwrap_or(present);
-    let (used, most) = (
-        layout.chunk_offset(before.chunks),
-        layout.chunk_offset(layout.chunks_max),
-    );
-    if wanted < used {
-        return Err(format!(
-            "{}: a cache device that volumes share does not become smaller: expected at least {} ({used} bytes), found {wanted} \
-             bytes; remove volumes and create it anew, or limit volumes with `flaz volume set --at-most`",
-            device.display(),
-            HumanBytes(used)
-        )
-        .into());
-    }
+    let most = layout.chunk_offset(layout.chunks_max);
     if wanted > most && size.is_some() {
         return Err(format!(
             "{}: expected at most {} ({most} bytes), 8 times its size when it was created, found {wanted} bytes",
@@ -411,18 +409,33 @@ pub fn resize(device: &Path, size: Option<u64>) -> Result<(u64, SharedReport), H
         )
         .into());
     }
-    if wanted > present {
-        file.set_len(wanted, true).map_err(|error| {
-            format!(
-                "{} cannot become {} large: {error}",
-                device.display(),
-                HumanBytes(wanted)
-            )
+    let chunks = shrink::refuse_small(device, &before, wanted)?;
+    if chunks < before.chunks {
+        shrink::shrink(&claim, &client, chunks, help)?;
+    } else {
+        if wanted > present {
+            file.set_len(wanted, true).map_err(|error| {
+                format!(
+                    "{} cannot become {} large: {error}",
+                    device.display(),
+                    HumanBytes(wanted)
+                )
+            })?;
+        }
+        client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+            Ok(pool.grow(wanted).await?)
         })?;
     }
-    let (superblock, free) = client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
-        pool.grow(wanted).await?;
-        Ok((pool.superblock(), pool.free_chunks()))
+    let path = device.to_owned();
+    // Read again, stable, before a file is truncated.
+    let report = client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+        Ok(shared_report(&path, &pool))
     })?;
-    Ok((bytes_before, shared_report(device, &superblock, free)))
+    if file.kind() == Kind::File
+        && wanted < present
+        && let Err(error) = file.set_len(wanted, false)
+    {
+        tracing::warn!("{} cannot be truncated: {error}", device.display());
+    }
+    Ok((bytes_before, report))
 }

@@ -7,6 +7,7 @@
 //! | [`failures`] | failed flushes, told to all processes |
 //! | [`member`] | the cache device of one volume, open and held |
 //! | [`manage`] | making a shared device; adding, removing and listing volumes |
+//! | [`shrink`] | a device that becomes smaller |
 //!
 //! One process serves one volume; commands change the pool while volumes are served. Locks of single bytes of the device keep them
 //! apart, and end with the process and its requests in flight:
@@ -15,6 +16,7 @@
 //! |---|---|
 //! | [`MEMBERS`] | all processes that use the pool, shared; a command that overwrites the device, alone |
 //! | [`TABLE`] | the process that reads (shared) or changes (alone) the superblock and the table |
+//! | [`RESIZE`] | the command that changes the size of the device |
 //! | [`volume_byte`] | the process that uses a volume |
 //! | [`request_byte`] | requests to a volume's part of the device, also those of a process that was killed |
 //! | 0 | all these requests, and those to the table, shared; a process that overwrites the device waits for them |
@@ -27,6 +29,7 @@ mod failures;
 pub mod manage;
 mod member;
 pub mod place;
+pub mod shrink;
 
 pub(crate) use client::{HostPool, PoolClient};
 pub(crate) use member::{Member, Part, in_use, peek};
@@ -38,6 +41,9 @@ const LOCKS: u64 = 1 << 62;
 pub(crate) const MEMBERS: u64 = LOCKS;
 /// Held while the superblock and the table are read or changed.
 pub(crate) const TABLE: u64 = LOCKS + 1;
+
+/// Held by the command that changes the size: a shrink whose command has gone is called off.
+pub(crate) const RESIZE: u64 = LOCKS + 2;
 
 /// Held by the user of a volume.
 pub(crate) fn volume_byte(number: u32) -> u64 {
