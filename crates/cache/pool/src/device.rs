@@ -93,6 +93,17 @@ impl VolumeMap {
         self.layout.chunk_bytes
     }
 
+    /// Bytes of a part: the last one of the front may use only the beginning of its chunk.
+    pub(crate) fn part_bytes(&self, index: u32) -> u64 {
+        let left = self
+            .front_bytes
+            .checked_sub(u64::from(index) * self.layout.chunk_bytes);
+        match left {
+            Some(left @ 1..) => left.min(self.layout.chunk_bytes),
+            _ => self.layout.chunk_bytes,
+        }
+    }
+
     /// Number of parts that have a chunk.
     #[must_use]
     pub fn chunks(&self) -> u32 {
@@ -463,6 +474,10 @@ mod tests {
                 piece(2, 0, CHUNK),
                 piece(3, 0, CHUNK - 512 - 4096),
             ]
+        );
+        assert_eq!(
+            [0, 1, 2, 9].map(|index| map.part_bytes(index)),
+            [CHUNK, 4096, CHUNK, CHUNK]
         );
         let positions: Vec<_> = pieces.iter().map(|piece| map.position(piece)).collect();
         assert_eq!(

@@ -135,7 +135,7 @@ impl<D: Device> Pool<D> {
                     index,
                 })?;
         }
-        self.copy(from, to).await?;
+        self.copy(from, to, map.part_bytes(index)).await?;
         self.table.borrow_mut().take(to, owner);
         if let Err(error) = self.write_sector(self.sector_of(to), true).await {
             self.table.borrow_mut().give(to);
@@ -154,12 +154,12 @@ impl<D: Device> Pool<D> {
         Ok(self.write_sector(self.sector_of(from), true).await?)
     }
 
-    /// Copies a chunk, and makes the copy stable.
-    async fn copy(&self, from: u32, to: u32) -> Result<(), PoolError> {
+    /// Copies the first bytes of a chunk, and makes the copy stable.
+    async fn copy(&self, from: u32, to: u32, bytes: u64) -> Result<(), PoolError> {
         let layout = self.superblock().layout;
         let mut at = 0;
-        while at < layout.chunk_bytes {
-            let len = COPY_BYTES.min(layout.chunk_bytes - at);
+        while at < bytes {
+            let len = COPY_BYTES.min(bytes - at);
             let (buf, read) = self
                 .device
                 .read_at(layout.chunk_offset(from) + at, IoBuf::new(len as usize))

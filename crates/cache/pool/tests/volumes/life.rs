@@ -434,7 +434,11 @@ impl World {
                     let shared = pool
                         .set_share(slot.spec.name, Some(rng.below(12) as u32), None)
                         .await;
-                    shared.map_err(|error| error.to_string())?;
+                    match shared {
+                        // The pool has become small.
+                        Ok(()) | Err(PoolError::Guarantees { .. }) => {}
+                        Err(error) => return Err(error.to_string()),
+                    }
                 }
                 (Some(live), _) => self.give_back(slot, &live, &mut rng).await?,
                 (None, _) if slot.exists.get() == Exists::No && !slot.closing.get() => {
