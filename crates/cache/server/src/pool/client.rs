@@ -21,6 +21,7 @@ use futures_util::future::{Either, LocalBoxFuture, select};
 
 use super::TABLE;
 use super::failures::FailedFlushes;
+use super::file_system::refuse_without_locks;
 use crate::error::HostError;
 use crate::safety::Access;
 
@@ -101,6 +102,7 @@ impl PoolClient {
             buffered: false,
         };
         let file = FileDevice::open(device, mode)?;
+        refuse_without_locks(&file, device)?;
         // Whoever overwrites the device waits for requests of this descriptor.
         lock_byte(&file, 0, ByteLock::Shared)?;
         let (sender, orders) = mpsc::channel();

@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::RESIZE;
 use super::client::{HostPool, PoolClient};
+use super::file_system::refuse_without_locks;
 use super::member::{find, hold, in_use, open_file, peek_at};
 use super::place::Place;
 use super::shrink::{self, Help};
@@ -107,6 +108,7 @@ fn refuse_small(at_most: Option<u32>, least: u32, chunk_bytes: u64) -> Result<()
 /// A size cannot be used, or the device fails.
 pub fn create_shared(claim: &Claim, chunk_bytes: Option<u64>) -> Result<SharedReport, HostError> {
     let device = open_cache(claim.path(), false)?;
+    refuse_without_locks(&device, claim.path())?;
     let (floor, ceiling) = CHUNK_BYTES_DEFAULT.into_inner();
     let share = (device.len() / CHUNK_SHARE).max(1);
     let chunk_bytes = chunk_bytes.unwrap_or_else(|| (1u64 << share.ilog2()).clamp(floor, ceiling));

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`place`] | where a cache lies: on a whole device or file, or in a volume's part of one |
 //! | [`client`] | the thread that changes the pool |
+//! | [`file_system`] | file systems that cannot be used |
 //! | [`failures`] | failed flushes, told to all processes |
 //! | [`member`] | the cache device of one volume, open and held |
 //! | [`manage`] | making a shared device; adding, removing and listing volumes |
@@ -26,6 +27,7 @@
 
 mod client;
 mod failures;
+mod file_system;
 pub mod manage;
 mod member;
 pub mod place;
