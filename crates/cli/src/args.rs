@@ -8,6 +8,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use flaz_codec::CodecSpec;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{AfterCrash, Mode, StrictFlush};
+use flaz_engine::write_budget::WriteBudget;
 use flaz_nbd::NbdAddress;
 use flaz_server::metrics::MetricsAddress;
 
@@ -20,7 +21,7 @@ use crate::configuration::Given;
 use crate::demo::DemoArgs;
 use crate::log::LogArgs;
 use crate::number::{THREADS_MAX, whole};
-use crate::settings::{Emulation, SettingsPatch, parse_dirty_limit};
+use crate::settings::{Emulation, SettingsPatch, parse_dirty_limit, parse_write_budget};
 use crate::size;
 use crate::suggestion::improved;
 use crate::top::TopArgs;
@@ -281,6 +282,11 @@ pub struct ServeArgs {
     /// [default: as set, else auto]
     #[arg(long, value_name = "WHEN", value_parser = choice::<StrictFlush>())]
     pub strict_flush: Option<StrictFlush>,
+    /// Limit of the bytes written to the cache device: per day (40GB/day), or drive writes per day (0.5DWPD), which count the
+    /// space for data. What clients write in write-back counts, and is never refused; other blocks are stored more sparingly
+    /// the less is left [default: as set, else none]
+    #[arg(long, value_name = "BUDGET", value_parser = parse_write_budget)]
+    pub write_budget: Option<WriteBudget>,
     /// Codec for new blocks
     #[arg(long, value_name = "CODEC",
         help = format!("Codec for new blocks: {} [default: as set, else as created]", flaz_codec::choices()))]
@@ -328,6 +334,7 @@ impl ServeArgs {
             sequential_cutoff: self.sequential_cutoff,
             dirty_limit: self.dirty_limit,
             strict_flush: self.strict_flush,
+            write_budget: self.write_budget,
         }
     }
 
@@ -414,6 +421,7 @@ Keys:
   sequential-cutoff  a size; longer sequential runs are not cached; 0 caches all
   dirty-limit        maximum dirty data on the cache device: 1 to 50 percent
   strict-flush       auto, always or never; see `flaz serve --help`
+  write-budget       bytes per day (40GB/day), drive writes per day (0.5DWPD) or none; see `flaz serve --help`
 
 Changes take effect at once. They are stored in the cache for later starts, unless --until-restart is given; an option of \
 `flaz serve`, or a key of the configuration, overrides the stored value at a start. Either all keys are changed or none.
@@ -724,6 +732,7 @@ mod tests {
     use flaz_engine::settings::Settings;
 
     use super::*;
+    use crate::settings::budget_text;
 
     #[test]
     fn definition_is_consistent() {
@@ -769,6 +778,7 @@ mod tests {
             sequential_cutoff,
             dirty_percent,
             strict_flush,
+            write_budget,
         } = Settings::default();
         let help = help.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
         for default in [
@@ -777,6 +787,7 @@ mod tests {
             sequential_cutoff.to_string(),
             dirty_percent.to_string(),
             strict_flush.to_string(),
+            budget_text(write_budget),
         ] {
             assert!(help.contains(&format!("else {default}]")), "{default}");
         }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use flaz_codec::CodecSpec;
+use flaz_engine::policy::Allowance;
 use flaz_engine::settings::{Mode, Settings};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -156,6 +157,9 @@ pub struct LiveReport {
     pub shrink: Option<ShrinkReport>,
     /// Bytes transferred to and from the devices.
     pub traffic: TrafficReport,
+    /// Absent without a write budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_budget: Option<WriteBudgetReport>,
     /// Reclaim of regions.
     pub reclaim: ReclaimReport,
     /// Errors.
@@ -286,7 +290,7 @@ pub struct AdmissionReport {
     pub admitted_blocks: u64,
     /// Blocks inserted by writes.
     pub written_blocks: u64,
-    /// Blocks not admitted, by reason: `sequential`, `policy`, `overtaken-by-write`, `queue-full`, ..
+    /// Blocks not admitted, by reason: `sequential`, `policy`, `write-budget`, `overtaken-by-write`, `queue-full`, ..
     pub refused_blocks: BTreeMap<String, u64>,
 }
 
@@ -379,12 +383,81 @@ pub struct TrafficReport {
     pub cache_read_bytes: u64,
     /// Bytes written to the cache device, including headers, padding and metadata. This determines its wear.
     pub cache_written_bytes: u64,
+    /// The same by cause; all zero in the report of an older daemon.
+    #[serde(default)]
+    pub cache_written: CacheWritesReport,
     /// Bytes discarded on the cache device before reuse.
     pub cache_discarded_bytes: u64,
     /// Read from the origin.
     pub origin_read_bytes: u64,
     /// Written to the origin.
     pub origin_written_bytes: u64,
+}
+
+/// Bytes written to the cache device, by cause. Blocks count when they are appended, a moment before they are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct CacheWritesReport {
+    /// Clean blocks that were admitted, after misses and by writes.
+    pub admitted_bytes: u64,
+    /// Dirty blocks that clients wrote in write-back.
+    pub dirty_bytes: u64,
+    /// Clean blocks that reclaim stored again.
+    pub reinserted_bytes: u64,
+    /// Dirty blocks that reclaim moved.
+    pub moved_dirty_bytes: u64,
+    /// Headers, padding, tombstones and metadata.
+    pub other_bytes: u64,
+}
+
+/// The write budget, and what is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct WriteBudgetReport {
+    /// The budget in bytes per day. As much can be left at most.
+    pub bytes_per_day: u64,
+    /// Bytes left.
+    pub left_bytes: u64,
+    /// Bytes written beyond the budget, because they could not be refused, that time has not made up for yet.
+    pub owed_bytes: u64,
+    /// Bytes written in the last 24 hours, since the start of the daemon at most.
+    pub last_day_bytes: u64,
+    /// What is stored at present.
+    pub state: WriteBudgetState,
+}
+
+/// What is stored at a level of the write budget. Data that clients write in write-back is stored in any state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteBudgetState {
+    /// All that the policy wants.
+    AdmittingAll,
+    /// A block needs one use more to be stored again in the main ring.
+    FewerStoredAgain,
+    /// The same, and only blocks that the policy remembers are admitted.
+    RememberedOnly,
+    /// Nothing.
+    StoringNothing,
+}
+
+impl From<Allowance> for WriteBudgetState {
+    fn from(allowance: Allowance) -> Self {
+        match allowance {
+            Allowance::All => Self::AdmittingAll,
+            Allowance::FewerReinsertions => Self::FewerStoredAgain,
+            Allowance::Remembered => Self::RememberedOnly,
+            Allowance::Nothing => Self::StoringNothing,
+        }
+    }
+}
+
+impl std::fmt::Display for WriteBudgetState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::AdmittingAll => "admitting all",
+            Self::FewerStoredAgain => "fewer stored again",
+            Self::RememberedOnly => "remembered blocks only",
+            Self::StoringNothing => "storing nothing",
+        })
+    }
 }
 
 /// Reclaim of regions.

@@ -3,11 +3,13 @@
 //! Mode, policy, codec and the settings themselves are types of the engine, so their names are the same everywhere.
 
 use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use flaz_codec::{CodecSpec, SpecError};
 use flaz_engine::choice::{self, Choice, UnknownChoice};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{DIRTY_PERCENT_MAX, Mode, Settings, StoredSettings, StrictFlush};
+use flaz_engine::write_budget::{DWPD_THOUSANDTHS_MAX, WriteBudget};
 use serde::{Deserialize, Serialize};
 
 use crate::size::{self, SizeError};
@@ -55,6 +57,12 @@ pub enum SettingError {
          dirty-limit=25"
     )]
     DirtyLimit(String),
+    /// Invalid write budget.
+    #[error(
+        "write-budget '{0}': expected none, bytes per day such as 40GB/day or 20GiB, or drive writes per day such as 0.5DWPD \
+         (0.001 to 1000)"
+    )]
+    WriteBudget(String),
     /// Not `KEY=VALUE`.
     #[error("'{0}': expected KEY=VALUE, for example mode=write-around; keys are {KEYS}")]
     AssignmentForm(String),
@@ -82,7 +90,8 @@ pub enum SettingError {
     },
 }
 
-const KEYS: &str = "mode, policy (or admission), codec, sequential-cutoff, dirty-limit, strict-flush";
+const KEYS: &str = "mode, policy (or admission), codec, sequential-cutoff, dirty-limit, strict-flush, \
+                    write-budget";
 
 /// Settings that can be changed while the cache is running; a missing field is left unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +119,9 @@ pub struct SettingsPatch {
     /// When the mark of a flush is made stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict_flush: Option<StrictFlush>,
+    /// How much may be written to the cache device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_budget: Option<WriteBudget>,
 }
 
 impl SettingsPatch {
@@ -143,6 +155,7 @@ impl SettingsPatch {
                 }
                 "dirty-limit" => patch.dirty_limit.replace(parse_dirty_limit(value)?).is_some(),
                 "strict-flush" => patch.strict_flush.replace(parse_choice(key, value)?).is_some(),
+                "write-budget" => patch.write_budget.replace(parse_write_budget(value)?).is_some(),
                 _ => return Err(SettingError::UnknownKey(key.to_owned())),
             };
             if twice {
@@ -162,6 +175,7 @@ impl SettingsPatch {
             sequential_cutoff: self.sequential_cutoff.unwrap_or(settings.sequential_cutoff),
             dirty_percent: self.dirty_limit.unwrap_or(settings.dirty_percent),
             strict_flush: self.strict_flush.unwrap_or(settings.strict_flush),
+            write_budget: self.write_budget.unwrap_or(settings.write_budget),
         }
     }
 }
@@ -176,6 +190,7 @@ impl SettingsPatch {
             sequential_cutoff: self.sequential_cutoff.or(before.sequential_cutoff),
             dirty_percent: self.dirty_limit.or(before.dirty_percent),
             strict_flush: self.strict_flush.or(before.strict_flush),
+            write_budget: self.write_budget.or(before.write_budget),
         }
     }
 
@@ -189,6 +204,7 @@ impl SettingsPatch {
             sequential_cutoff: stored.sequential_cutoff,
             dirty_limit: stored.dirty_percent,
             strict_flush: stored.strict_flush,
+            write_budget: stored.write_budget,
         }
     }
 
@@ -202,6 +218,7 @@ impl SettingsPatch {
             ("sequential-cutoff", self.sequential_cutoff.is_some()),
             ("dirty-limit", self.dirty_limit.is_some()),
             ("strict-flush", self.strict_flush.is_some()),
+            ("write-budget", self.write_budget.is_some()),
         ]
         .into_iter()
         .filter_map(|(key, changes)| changes.then_some(key))
@@ -219,6 +236,53 @@ pub fn parse_dirty_limit(text: &str) -> Result<u8, SettingError> {
         .ok()
         .filter(|percent| (1..=DIRTY_PERCENT_MAX).contains(percent))
         .ok_or_else(|| SettingError::DirtyLimit(text.to_owned()))
+}
+
+/// Parses a write budget: `none`, bytes per day (`40GB/day`, `20GiB`), or drive writes per day (`0.5DWPD`).
+///
+/// # Errors
+/// None of these, zero, or more than 1000 drive writes.
+pub fn parse_write_budget(text: &str) -> Result<WriteBudget, SettingError> {
+    let lower = text.trim().to_ascii_lowercase();
+    if lower == "none" {
+        return Ok(WriteBudget::None);
+    }
+    let found = match lower.strip_suffix("dwpd") {
+        Some(number) => thousandths(number.trim_end()).map(WriteBudget::DwpdThousandths),
+        None => {
+            let bytes = size::parse(lower.strip_suffix("/day").unwrap_or(&lower));
+            bytes.ok().and_then(NonZeroU64::new).map(WriteBudget::BytesPerDay)
+        }
+    };
+    found.ok_or_else(|| SettingError::WriteBudget(text.to_owned()))
+}
+
+/// A decimal number with at most three digits after the point, in thousandths.
+fn thousandths(text: &str) -> Option<NonZeroU32> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) || fraction.len() > 3 {
+        return None;
+    }
+    let fraction = format!("{fraction:0<3}").parse::<u32>().ok()?;
+    let thousandths = whole
+        .parse::<u32>()
+        .ok()?
+        .checked_mul(1000)?
+        .checked_add(fraction)?;
+    NonZeroU32::new(thousandths).filter(|_| thousandths <= DWPD_THOUSANDTHS_MAX)
+}
+
+/// A write budget in words.
+#[must_use]
+pub fn budget_text(budget: WriteBudget) -> String {
+    match budget {
+        WriteBudget::None => "none".to_owned(),
+        WriteBudget::BytesPerDay(bytes) => format!("{} per day", size::HumanBytes(bytes.get())),
+        WriteBudget::DwpdThousandths(thousandths) => {
+            format!("{} DWPD", f64::from(thousandths.get()) / 1000.0)
+        }
+    }
 }
 
 fn dirty_limit<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
@@ -260,6 +324,9 @@ pub fn text_after(settings: &Settings, patch: &SettingsPatch) -> String {
     if is_used || patch.strict_flush.is_some() {
         text += &format!(", strict flush {}{condition}", settings.strict_flush);
     }
+    if settings.write_budget != WriteBudget::None || patch.write_budget.is_some() {
+        text += &format!(", write budget {}", budget_text(settings.write_budget));
+    }
     text
 }
 
@@ -288,6 +355,7 @@ mod tests {
             "sequential-cutoff=4M",
             "dirty-limit=10%",
             "strict-flush=always",
+            "write-budget=0.5DWPD",
         ])
         .unwrap();
         assert_eq!(patch.mode, Some(Mode::WriteAround));
@@ -299,6 +367,7 @@ mod tests {
         assert_eq!(patch.sequential_cutoff, Some(4 << 20));
         assert_eq!(patch.dirty_limit, Some(10));
         assert_eq!(patch.strict_flush, Some(StrictFlush::Always));
+        assert_eq!(patch.write_budget.map(budget_text).as_deref(), Some("0.5 DWPD"));
         let json = serde_json::to_string(&patch).unwrap();
         assert_eq!(serde_json::from_str::<SettingsPatch>(&json).unwrap(), patch);
         let keys: serde_json::Map<_, _> = serde_json::from_str(&json).unwrap();
@@ -323,6 +392,38 @@ mod tests {
             "others stay"
         );
         assert!(SettingsPatch::parse::<&str>(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_write_budget_is_bytes_or_drive_writes_per_day() {
+        for (text, shown) in [
+            ("none", "none"),
+            ("40GB/day", "37.3 GiB per day"),
+            ("20GiB", "20.0 GiB per day"),
+            ("1.5tib/DAY", "1.50 TiB per day"),
+            ("0.5DWPD", "0.5 DWPD"),
+            ("0.125 dwpd", "0.125 DWPD"),
+            ("1000DWPD", "1000 DWPD"),
+        ] {
+            assert_eq!(parse_write_budget(text).map(budget_text), Ok(shown.to_owned()));
+        }
+        for text in [
+            "",
+            "0",
+            "0/day",
+            "0DWPD",
+            "0.0001DWPD",
+            "1000.001DWPD",
+            "DWPD",
+            ".5DWPD",
+            "1.DWPD",
+            "-1DWPD",
+            "40GB/week",
+            "half",
+        ] {
+            let error = parse_write_budget(text).unwrap_err().to_string();
+            assert!(error.contains("40GB/day") && error.contains(text), "{error}");
+        }
     }
 
     #[test]

@@ -24,3 +24,4 @@ pub mod shard;
 pub mod stats;
 pub mod units;
 pub mod volume;
+pub mod write_budget;

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::choice::choice;
 use crate::policy::PolicyKind;
+use crate::write_budget::WriteBudget;
 
 /// How writes and reads use the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +80,9 @@ pub struct Settings {
     /// When the mark of a flush is stable.
     #[serde(default)]
     pub strict_flush: StrictFlush,
+    /// How much may be written to the cache device.
+    #[serde(default)]
+    pub write_budget: WriteBudget,
 }
 
 /// The defaults of `flaz serve`.
@@ -91,6 +95,7 @@ impl Default for Settings {
             sequential_cutoff: 0,
             dirty_percent: DIRTY_PERCENT_DEFAULT,
             strict_flush: StrictFlush::default(),
+            write_budget: WriteBudget::default(),
         }
     }
 }
@@ -109,6 +114,8 @@ pub struct StoredSettings {
     pub dirty_percent: Option<u8>,
     /// See [`Settings::strict_flush`].
     pub strict_flush: Option<StrictFlush>,
+    /// See [`Settings::write_budget`].
+    pub write_budget: Option<WriteBudget>,
 }
 
 impl StoredSettings {
@@ -123,6 +130,7 @@ impl StoredSettings {
             sequential_cutoff: self.sequential_cutoff.unwrap_or(defaults.sequential_cutoff),
             dirty_percent: self.dirty_percent.unwrap_or(defaults.dirty_percent),
             strict_flush: self.strict_flush.unwrap_or(defaults.strict_flush),
+            write_budget: self.write_budget.unwrap_or(defaults.write_budget),
         }
     }
 }
@@ -193,8 +201,9 @@ mod tests {
             sequential_cutoff: 4096,
             dirty_percent: 10,
             strict_flush: StrictFlush::Always,
+            write_budget: WriteBudget::None,
         };
-        let json = r#"{"mode":"write-back","policy":"second-touch","codec":"zstd:1","sequential_cutoff_bytes":4096,"dirty_limit_percent":10,"strict_flush":"always"}"#;
+        let json = r#"{"mode":"write-back","policy":"second-touch","codec":"zstd:1","sequential_cutoff_bytes":4096,"dirty_limit_percent":10,"strict_flush":"always","write_budget":"none"}"#;
         assert_eq!(serde_json::to_string(&settings).expect("JSON"), json);
         assert_eq!(
             serde_json::from_str::<Settings>(json).expect("the same"),

@@ -6,6 +6,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::policy::Allowance;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Live counters of one shard.
@@ -86,6 +88,8 @@ counters! {
     ghost_hits,
     /// Not stored: rejected by the policy.
     refused_policy,
+    /// Not stored: the write budget did not allow it.
+    refused_budget,
     /// Not stored: part of a long sequential stream.
     refused_sequential,
     /// Not stored: too many admissions were waiting.
@@ -351,6 +355,70 @@ pub(crate) struct Stats {
     pub(crate) peaks: Peaks,
 }
 
+/// Bytes of fragments and their records appended to the log, by cause. Those of several shards add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AppendedBytes {
+    /// Clean blocks, after misses and by writes.
+    pub admitted: u64,
+    /// Dirty blocks, written by clients in write-back.
+    pub dirty: u64,
+    /// Clean blocks that reclaim stored again.
+    pub reinserted: u64,
+    /// Dirty blocks that reclaim moved.
+    pub moved_dirty: u64,
+}
+
+impl AppendedBytes {
+    /// Adds those of another shard.
+    pub fn add(&mut self, other: &Self) {
+        self.admitted += other.admitted;
+        self.dirty += other.dirty;
+        self.reinserted += other.reinserted;
+        self.moved_dirty += other.moved_dirty;
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.admitted + self.dirty + self.reinserted + self.moved_dirty
+    }
+}
+
+/// The write budget of a shard (or, added up, of a cache), in bytes; all zero without one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BudgetLevel {
+    /// A day's budget: as much as can be left.
+    pub per_day: u64,
+    /// What is left.
+    pub left: u64,
+    /// What was written beyond the budget and is not refilled yet.
+    pub owed: u64,
+    /// What was written in the last 24 hours.
+    pub last_day: u64,
+    /// Number of shards.
+    pub shards: u32,
+}
+
+impl BudgetLevel {
+    /// Adds that of another shard.
+    pub fn add(&mut self, other: &Self) {
+        self.per_day = self.per_day.saturating_add(other.per_day);
+        self.left = self.left.saturating_add(other.left);
+        self.owed = self.owed.saturating_add(other.owed);
+        self.last_day = self.last_day.saturating_add(other.last_day);
+        self.shards += other.shards;
+    }
+
+    /// What may be stored, for all shards taken together.
+    #[must_use]
+    pub fn allowance(&self) -> Allowance {
+        match self.per_day {
+            0 => Allowance::All,
+            full => Allowance::at(self.left, full, self.shards),
+        }
+    }
+}
+
 /// The current holdings of a shard (or, added up, of a cache).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Holdings {
@@ -398,6 +466,8 @@ pub struct Holdings {
     pub cache_writes: QueueDepth,
     /// [`Self::origin_reads_in_flight`], of the shard with the most.
     pub origin_reads: QueueDepth,
+    /// The write budget.
+    pub budget: BudgetLevel,
 }
 
 impl Holdings {
@@ -426,6 +496,7 @@ impl Holdings {
         self.admission.fullest(other.admission);
         self.cache_writes.fullest(other.cache_writes);
         self.origin_reads.fullest(other.origin_reads);
+        self.budget.add(&other.budget);
     }
 }
 
@@ -438,6 +509,8 @@ pub struct StatsSnapshot {
     pub latencies: Latencies,
     /// Holdings.
     pub holdings: Holdings,
+    /// Bytes appended to the log.
+    pub appended: AppendedBytes,
 }
 
 impl StatsSnapshot {
@@ -446,5 +519,6 @@ impl StatsSnapshot {
         self.counts.add(&other.counts);
         self.latencies.add(&other.latencies);
         self.holdings.add(&other.holdings);
+        self.appended.add(&other.appended);
     }
 }

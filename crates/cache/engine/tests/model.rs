@@ -7,6 +7,7 @@
 mod support;
 
 use std::cell::{Cell, RefCell};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 use flaz_codec::CodecSpec;
@@ -19,6 +20,7 @@ use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::{IoError, Volume, segment_lens};
+use flaz_engine::write_budget::WriteBudget;
 use flaz_sim::{DiscardMode, DiskConfig, FaultRates, Rng, Sim, SimDisk, SimEnv, check_seeds};
 use support::{Model, some_data};
 
@@ -69,6 +71,14 @@ impl Plan {
     }
 }
 
+/// A write budget that a run uses up, or none.
+fn budget_of(seed: u64) -> WriteBudget {
+    match seed % 3 {
+        0 => WriteBudget::BytesPerDay(NonZeroU64::new(1 << 20).expect("not zero")),
+        _ => WriteBudget::None,
+    }
+}
+
 fn plan(seed: u64) -> Plan {
     let mut rng = Rng::new(seed ^ 0xf1a2);
     let modes = [
@@ -98,6 +108,7 @@ fn plan(seed: u64) -> Plan {
                 .expect("a codec"),
             sequential_cutoff: if rng.below(4) == 0 { 256 << 10 } else { 0 },
             dirty_percent: [1, 25, 50][rng.below(3) as usize],
+            write_budget: budget_of(seed),
             ..Settings::default()
         },
         operations: 150,
@@ -217,6 +228,7 @@ impl Run {
             codec: CODECS[rng.below(CODECS.len() as u64) as usize]
                 .parse()
                 .expect("a codec"),
+            write_budget: budget_of(rng.below(9)),
             ..Settings::default()
         });
     }

@@ -159,6 +159,13 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         warn_if_buffered("origin", &origin_file);
     }
     let settings = spec.settings(&superblock);
+    if let Err(error) = settings.write_budget.check(&superblock.geometry) {
+        // A stored budget became too small because the cache shrank.
+        match spec.settings.write_budget {
+            Some(_) => return Err(error.into()),
+            None => tracing::warn!("{error}"),
+        }
+    }
     let geometry = &superblock.geometry;
     let thread_count = thread_count(spec.threads, geometry.shard_count);
     let export = Export::new(geometry.origin_len).read_only(spec.read_only);
@@ -450,6 +457,10 @@ impl Daemon {
     pub fn set(&self, patch: &SettingsPatch, lasting: Lasting) -> Result<Settings, HostError> {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let next = patch.applied_to(&settings);
+        if patch.write_budget.is_some() {
+            let lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
+            next.write_budget.check(&lifecycle.superblock().geometry)?;
+        }
         if next.mode == Mode::WriteBack && self.detaching.load(Ordering::Relaxed) {
             return Err("the cache is being detached: write-back is no longer allowed".into());
         }

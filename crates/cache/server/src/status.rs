@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use flaz_control::report::{
-    AdmissionReport, BlockDeviceReport, CacheReport, CacheState, CodecReport, DaemonReport, ErrorReport,
-    LatencyReport, LiveReport, LookupReport, MemoryReport, NbdReport, OperationReport, OriginReport,
-    QueueReport, REPORT_SCHEMA, ReclaimReport, ShareReport, ShrinkReport, SpaceReport, StatusReport,
-    TrafficReport, WriteBackReport,
+    AdmissionReport, BlockDeviceReport, CacheReport, CacheState, CacheWritesReport, CodecReport,
+    DaemonReport, ErrorReport, LatencyReport, LiveReport, LookupReport, MemoryReport, NbdReport,
+    OperationReport, OriginReport, QueueReport, REPORT_SCHEMA, ReclaimReport, ShareReport, ShrinkReport,
+    SpaceReport, StatusReport, TrafficReport, WriteBackReport, WriteBudgetReport,
 };
 use flaz_control::shell::quoted;
 use flaz_control::size::HumanBytes;
@@ -288,10 +288,12 @@ fn live_report(
         traffic: TrafficReport {
             cache_read_bytes: counts.cache_read_bytes,
             cache_written_bytes: counts.cache_write_bytes,
+            cache_written: cache_written(stats),
             cache_discarded_bytes: counts.discarded_bytes,
             origin_read_bytes: counts.origin_read_bytes,
             origin_written_bytes: counts.origin_write_bytes,
         },
+        write_budget: write_budget(stats),
         reclaim: ReclaimReport {
             regions: counts.regions_reclaimed,
             dropped_blocks: counts.reclaimed_blocks,
@@ -311,6 +313,29 @@ fn live_report(
         nbd: facts.listeners.clone(),
         block_devices: facts.devices.clone(),
     }
+}
+
+fn cache_written(stats: &StatsSnapshot) -> CacheWritesReport {
+    let appended = &stats.appended;
+    CacheWritesReport {
+        admitted_bytes: appended.admitted,
+        dirty_bytes: appended.dirty,
+        reinserted_bytes: appended.reinserted,
+        moved_dirty_bytes: appended.moved_dirty,
+        // Appended bytes may not be written yet.
+        other_bytes: stats.counts.cache_write_bytes.saturating_sub(appended.total()),
+    }
+}
+
+fn write_budget(stats: &StatsSnapshot) -> Option<WriteBudgetReport> {
+    let budget = &stats.holdings.budget;
+    (budget.per_day > 0).then(|| WriteBudgetReport {
+        bytes_per_day: budget.per_day,
+        left_bytes: budget.left,
+        owed_bytes: budget.owed,
+        last_day_bytes: budget.last_day,
+        state: budget.allowance().into(),
+    })
 }
 
 fn write_back(stats: &StatsSnapshot, cleaning: &[Cleaning]) -> WriteBackReport {
@@ -473,6 +498,7 @@ fn device_operations(stats: &StatsSnapshot) -> [OperationReport; 4] {
 fn refused(counts: &Counts) -> BTreeMap<String, u64> {
     [
         ("policy", counts.refused_policy),
+        ("write-budget", counts.refused_budget),
         ("sequential", counts.refused_sequential),
         ("queue-full", counts.refused_queue_full),
         ("overtaken-by-write", counts.refused_overtaken),

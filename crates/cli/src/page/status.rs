@@ -379,6 +379,28 @@ fn movement(page: &mut Page, live: &LiveReport) {
         HumanBytes(traffic.origin_read_bytes),
         HumanBytes(traffic.origin_written_bytes)
     ));
+    let written = &traffic.cache_written;
+    page.more(&format!(
+        "written: {} admitted, {} dirty, {} stored again, {} dirty moved, {} other",
+        HumanBytes(written.admitted_bytes),
+        HumanBytes(written.dirty_bytes),
+        HumanBytes(written.reinserted_bytes),
+        HumanBytes(written.moved_dirty_bytes),
+        HumanBytes(written.other_bytes)
+    ));
+    if let Some(budget) = &live.write_budget {
+        page.line(
+            "Budget",
+            &format!(
+                "{} per day: {}; {} written in the last 24 h, {} left, {} owed",
+                HumanBytes(budget.bytes_per_day),
+                budget.state,
+                HumanBytes(budget.last_day_bytes),
+                HumanBytes(budget.left_bytes),
+                HumanBytes(budget.owed_bytes)
+            ),
+        );
+    }
     page.line("Errors", &errors(&live.errors));
 }
 

@@ -1,11 +1,12 @@
-//! The short page of `flaz status`: health first, ten lines of at most [`COLUMNS`] columns. Its labels do not depend on values.
+//! The short page of `flaz status`: health first, ten lines of at most [`COLUMNS`] columns, and one for a write budget. Its labels do
+//! not depend on values.
 
 use std::path::Path;
 use std::time::Duration;
 
 use super::{Page, seconds};
 use crate::rates::Rates;
-use crate::report::{CacheState, Health, LiveReport, StatusReport, WriteBackReport};
+use crate::report::{CacheState, Health, LiveReport, StatusReport, WriteBackReport, WriteBudgetReport};
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
 
 /// Maximum width of a line.
@@ -58,6 +59,9 @@ pub fn summary(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>
     line("Hits", &hits(live));
     line("Contents", &contents(live));
     line("Dirty", &dirty(&live.write_back));
+    if let Some(budget) = &live.write_budget {
+        line("Budget", &write_budget(budget));
+    }
     line("Latency", &latency(live));
     line("Errors", &errors(live));
     if let Some((
@@ -181,6 +185,16 @@ fn dirty(dirty: &WriteBackReport) -> String {
         text += &format!("; clean in {}", HumanDuration(seconds(clean_s)));
     }
     text
+}
+
+fn write_budget(budget: &WriteBudgetReport) -> String {
+    format!(
+        "{}; {} of {} in 24 h, {} left",
+        budget.state,
+        HumanBytes(budget.last_day_bytes),
+        HumanBytes(budget.bytes_per_day),
+        HumanBytes(budget.left_bytes)
+    )
 }
 
 fn latency(live: &LiveReport) -> String {

@@ -53,6 +53,11 @@ pub const SUMMARY: &[Term] = &[
          long the oldest of it has been dirty at most, and how long writing it back takes at the pace so far",
     ),
     (
+        "Budget",
+        "with a write budget: what is stored at present, the bytes written to the cache device in the last 24 hours (since the \
+         start at most), the budget, and what is left of it. Dirty data is stored in any case",
+    ),
+    (
         "Latency",
         "99 of 100 requests took less than this, from arrival to reply",
     ),
@@ -96,7 +101,7 @@ pub const DETAILS: &[Term] = &[
     ),
     (
         "Admitted",
-        "blocks stored after misses and by writes, and blocks that were not stored, by reason: policy, sequential (longer \
+        "blocks stored after misses and by writes, and blocks that were not stored, by reason: policy, write-budget, sequential (longer \
          than sequential-cutoff), queue-full, overtaken-by-write, already-there",
     ),
     (
@@ -106,7 +111,8 @@ pub const DETAILS: &[Term] = &[
     ),
     (
         "Traffic",
-        "bytes read, written and discarded on both devices. Writes to the cache device wear it",
+        "bytes read, written and discarded on both devices. Writes to the cache device wear it; other: headers, padding and \
+         metadata. Owed (Budget): bytes beyond the budget that could not be refused, and that time has not made up for",
     ),
     (
         "Operation",

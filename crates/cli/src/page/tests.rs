@@ -196,6 +196,38 @@ fn the_short_page_says_what_matters() {
 }
 
 #[test]
+fn a_write_budget_has_a_line() {
+    let mut report = example();
+    let mut budget = WriteBudgetReport {
+        bytes_per_day: 999 << 30,
+        left_bytes: 111 << 30,
+        owed_bytes: 0,
+        last_day_bytes: 888 << 30,
+        state: WriteBudgetState::RememberedOnly,
+    };
+    report.live.as_mut().unwrap().write_budget = Some(budget);
+    let short = summary(&report, None);
+    assert_eq!(
+        line(&short, "Budget"),
+        "remembered blocks only; 888 GiB of 999 GiB in 24 h, 111 GiB left"
+    );
+    assert!(short.lines().count() == 11 && short.lines().all(|line| line.len() <= 80));
+    assert_eq!(
+        line(&details(&report, None), "Budget"),
+        "999 GiB per day: remembered blocks only; 888 GiB written in the last 24 h, 111 GiB left, 0 B owed"
+    );
+    for state in [
+        WriteBudgetState::AdmittingAll,
+        WriteBudgetState::FewerStoredAgain,
+        WriteBudgetState::StoringNothing,
+    ] {
+        budget.state = state;
+        report.live.as_mut().unwrap().write_budget = Some(budget);
+        assert!(line(&summary(&report, None), "Budget").starts_with(&state.to_string()));
+    }
+}
+
+#[test]
 fn a_shrink_under_way_is_shown() {
     let mut report = example();
     let before = line(&summary(&report, None), "Cache").to_owned();

@@ -123,10 +123,18 @@ pub fn example() -> StatusReport {
             traffic: TrafficReport {
                 cache_read_bytes: 1_900_000_000,
                 cache_written_bytes: 5_200_000_000,
+                cache_written: CacheWritesReport {
+                    admitted_bytes: 4_000_000_000,
+                    dirty_bytes: 0,
+                    reinserted_bytes: 1_000_000_000,
+                    moved_dirty_bytes: 0,
+                    other_bytes: 200_000_000,
+                },
                 cache_discarded_bytes: 0,
                 origin_read_bytes: 470_000_000,
                 origin_written_bytes: 409_600_000,
             },
+            write_budget: None,
             queues: vec![
                 QueueReport {
                     name: "admission".to_owned(),

@@ -78,6 +78,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         dirty: false,
         codec: options.codec,
         settings: StoredSettings::default(),
+        budget_used: Some(0),
         origin_fingerprint: None,
         origin_created_len: options.origin_len,
         origin_identity: options.origin_identity,

@@ -285,6 +285,7 @@ impl Lifecycle {
             return Err(error);
         }
         self.superblock.dirty = state.dirty_blocks > 0;
+        self.superblock.budget_used = Some(state.budget_used);
         if leave == Leave::Empty && !self.superblock.dirty {
             mark_empty(&*around.cache, &mut self.superblock).await?;
         } else if !planted(PlantedBug::CleanBeforeImage) {

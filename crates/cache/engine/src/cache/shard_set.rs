@@ -28,6 +28,8 @@ pub struct ShardsState {
     pub dirty_writes: u64,
     /// The cache device failed a shard, and writes may have bypassed it.
     pub fenced: bool,
+    /// Bytes taken from the write budget that time has not refilled yet.
+    pub budget_used: u64,
 }
 
 impl ShardsState {
@@ -36,6 +38,7 @@ impl ShardsState {
         self.dirty_blocks += other.dirty_blocks;
         self.dirty_writes += other.dirty_writes;
         self.fenced |= other.fenced;
+        self.budget_used = self.budget_used.saturating_add(other.budget_used);
     }
 }
 
@@ -237,6 +240,7 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
                 cache: Rc::clone(&around.cache),
                 origin: Rc::clone(&around.origin),
                 settings: settings.clone(),
+                budget_used: superblock.budget_used.map(|bytes| bytes / u64::from(count)),
                 origin_writes: self.parts.origin_writes.clone(),
                 host_records: around.host_records.clone(),
             })
@@ -295,6 +299,7 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
                 dirty_blocks: shard.dirty_blocks(),
                 dirty_writes: shard.dirty_writes(),
                 fenced: shard.is_fenced(),
+                budget_used: shard.budget_used_bytes(),
             });
         }
         Ok(total)

@@ -1,11 +1,14 @@
 //! The settings in a superblock: those that were chosen for the cache. Zero means that a setting was not chosen.
 
+use std::num::{NonZeroU32, NonZeroU64};
+
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::FormatError;
 use crate::policy::PolicyKind;
 use crate::settings::{DIRTY_PERCENT_MAX, Mode, StoredSettings, StrictFlush};
+use crate::write_budget::{DWPD_THOUSANDTHS_MAX, WriteBudget};
 
 const WHAT: &str = "superblock";
 
@@ -17,7 +20,9 @@ pub(super) struct RawSettings {
     policy: u8,
     strict_flush: u8,
     dirty_percent: u8,
-    reserved: [u8; 4],
+    /// The kind of the write budget. Its number is elsewhere in the superblock.
+    budget_kind: u8,
+    reserved: [u8; 3],
     /// One more than the bytes.
     sequential_cutoff: U64,
 }
@@ -38,14 +43,21 @@ impl RawSettings {
             policy: settings.policy.map_or(0, number_of_policy),
             strict_flush: settings.strict_flush.map_or(0, number_of_flush),
             dirty_percent: checked_percent(settings.dirty_percent.unwrap_or(0))?,
-            reserved: [0; 4],
+            budget_kind: settings.write_budget.map_or(0, |budget| match budget {
+                WriteBudget::None => 1,
+                WriteBudget::BytesPerDay(_) => 2,
+                WriteBudget::DwpdThousandths(_) => 3,
+            }),
+            reserved: [0; 3],
             sequential_cutoff: U64::new(cutoff),
         })
     }
 
+    /// `budget`: the number of the write budget.
+    ///
     /// # Errors
     /// [`FormatError::Field`]: a number that means nothing.
-    pub(super) fn parse(&self) -> Result<StoredSettings, FormatError> {
+    pub(super) fn parse(&self, budget: u64) -> Result<StoredSettings, FormatError> {
         let percent = checked_percent(self.dirty_percent)?;
         Ok(StoredSettings {
             mode: chosen(&Mode::ALL, number_of_mode, self.mode, "mode", "0 to 4")?,
@@ -65,8 +77,42 @@ impl RawSettings {
             )?,
             dirty_percent: (percent > 0).then_some(percent),
             sequential_cutoff: self.sequential_cutoff.get().checked_sub(1),
+            write_budget: checked_budget(self.budget_kind, budget)?,
         })
     }
+}
+
+/// The number of a write budget, for a field of its own.
+pub(super) fn budget_number(budget: Option<WriteBudget>) -> u64 {
+    match budget {
+        None | Some(WriteBudget::None) => 0,
+        Some(WriteBudget::BytesPerDay(bytes)) => bytes.get(),
+        Some(WriteBudget::DwpdThousandths(thousandths)) => u64::from(thousandths.get()),
+    }
+}
+
+fn checked_budget(kind: u8, number: u64) -> Result<Option<WriteBudget>, FormatError> {
+    let dwpd = || {
+        let thousandths = u32::try_from(number).ok()?;
+        NonZeroU32::new(thousandths).filter(|_| thousandths <= DWPD_THOUSANDTHS_MAX)
+    };
+    let found = match (kind, number) {
+        (0, 0) => return Ok(None),
+        (1, 0) => Some(WriteBudget::None),
+        (2, bytes) => NonZeroU64::new(bytes).map(WriteBudget::BytesPerDay),
+        (3, _) => dwpd().map(WriteBudget::DwpdThousandths),
+        _ => None,
+    };
+    found.map(Some).ok_or_else(|| {
+        let expected =
+            format!("kind 0 or 1 with 0, 2 with bytes, or 3 with 1 to {DWPD_THOUSANDTHS_MAX} thousandths");
+        FormatError::field(
+            WHAT,
+            "write budget",
+            expected,
+            format!("kind {kind} with {number}"),
+        )
+    })
 }
 
 fn checked_percent(percent: u8) -> Result<u8, FormatError> {
@@ -146,9 +192,18 @@ mod tests {
             dirty_percent: Some(percent),
             ..StoredSettings::default()
         }));
+        let budgets = [
+            WriteBudget::None,
+            WriteBudget::BytesPerDay(NonZeroU64::MAX),
+            WriteBudget::DwpdThousandths(NonZeroU32::MIN),
+        ];
+        all.extend(budgets.map(|budget| StoredSettings {
+            write_budget: Some(budget),
+            ..StoredSettings::default()
+        }));
         for settings in all {
             let raw = RawSettings::of(&settings).expect("valid");
-            assert_eq!(raw.parse(), Ok(settings));
+            assert_eq!(raw.parse(budget_number(settings.write_budget)), Ok(settings));
         }
     }
 
@@ -159,11 +214,15 @@ mod tests {
             (1, 4, "policy"),
             (2, 4, "strict flush"),
             (3, 51, "dirty limit"),
+            (4, 4, "write budget"),
+            // A number of bytes is missing.
+            (4, 2, "write budget"),
+            (4, 3, "write budget"),
         ] {
             let mut bytes = [0; 16];
             bytes[at] = number;
             let raw = RawSettings::read_from_bytes(&bytes).expect("16 bytes");
-            let error = raw.parse().expect_err("no such number").to_string();
+            let error = raw.parse(0).expect_err("no such number").to_string();
             assert!(
                 error.contains(field) && error.contains(&number.to_string()),
                 "{error}"

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::format::geometry::{Geometry, PAGE_BYTES, SUPERBLOCK_BYTES};
 use crate::format::layout::Layout;
-use crate::format::stored_settings::RawSettings;
+use crate::format::stored_settings::{RawSettings, budget_number};
 use crate::format::{FormatError, checksum_without};
 use crate::settings::{AfterCrash, StoredSettings};
 use crate::units::Epoch;
@@ -71,7 +71,11 @@ struct RawSuperblock {
     index_table_bytes: U64,
     settings: RawSettings,
     regions_max: U32,
-    reserved: [u8; 348],
+    reserved: [u8; 4],
+    /// The number of [`WriteBudget`](crate::write_budget::WriteBudget); its kind is in the settings.
+    write_budget: U64,
+    budget_used: U64,
+    reserved_middle: [u8; 328],
     volumes: [RawVolume; VOLUMES_MAX],
     reserved_end: [u8; 512],
 }
@@ -147,6 +151,9 @@ pub struct Superblock {
     pub codec: CodecSpec,
     /// The other settings that were chosen for this cache.
     pub settings: StoredSettings,
+    /// Bytes taken from the write budget that time had not refilled at the clean stop. `None`: unknown, because the cache was not
+    /// stopped cleanly. Not stored while *open*.
+    pub budget_used: Option<u64>,
     /// Fingerprint of the origin at a clean stop, or at this opening: see [`crate::fingerprint`]. Stored only while
     /// *clean*.
     pub origin_fingerprint: Option<NonZeroU32>,
@@ -248,7 +255,13 @@ impl Superblock {
             index_table_bytes: U64::new(0),
             settings: RawSettings::of(&self.settings)?,
             regions_max: U32::new(geometry.regions_max),
-            reserved: [0; 348],
+            reserved: [0; 4],
+            write_budget: U64::new(budget_number(self.settings.write_budget)),
+            budget_used: U64::new(match self.state {
+                State::Open => 0,
+                State::Clean | State::Empty => self.budget_used.unwrap_or(u64::MAX),
+            }),
+            reserved_middle: [0; 328],
             volumes,
             reserved_end: [0; 512],
         };
@@ -403,7 +416,11 @@ impl Superblock {
             after_crash: AfterCrash::Warm,
             dirty: raw.features.get() & FEATURE_DIRTY != 0,
             codec,
-            settings: raw.settings.parse()?,
+            settings: raw.settings.parse(raw.write_budget.get())?,
+            budget_used: match (state, raw.budget_used.get()) {
+                (State::Open, _) | (_, u64::MAX) => None,
+                (State::Clean | State::Empty, bytes) => Some(bytes),
+            },
             origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()).filter(|_| state == State::Clean),
             origin_created_len,
             origin_identity: text(&texts.identity, texts.identity_len, "origin identity")?,
@@ -417,6 +434,8 @@ mod tests {
     use super::*;
     use crate::format::geometry::GeometryOptions;
     use crate::settings::Mode;
+    use crate::write_budget::WriteBudget;
+    use std::num::NonZeroU64;
 
     fn superblock() -> Superblock {
         Superblock {
@@ -433,8 +452,10 @@ mod tests {
             settings: StoredSettings {
                 mode: Some(Mode::WriteBack),
                 sequential_cutoff: Some(4 << 20),
+                write_budget: NonZeroU64::new(40_000_000_000).map(WriteBudget::BytesPerDay),
                 ..StoredSettings::default()
             },
+            budget_used: Some(12_345_678),
             origin_fingerprint: NonZeroU32::new(77),
             origin_created_len: 1 << 30,
             origin_identity: "file:inode=5".into(),
@@ -451,6 +472,31 @@ mod tests {
             assert!(Superblock::parse(&page, 64 << 20).is_err(), "byte {at}");
             page[at] ^= 4;
         }
+    }
+
+    #[test]
+    fn what_was_used_of_a_budget_is_kept_by_a_clean_stop_alone() {
+        for (state, kept) in [
+            (State::Clean, Some(5)),
+            (State::Empty, Some(5)),
+            (State::Open, None),
+        ] {
+            let stopped = Superblock {
+                state,
+                budget_used: Some(5),
+                origin_fingerprint: None,
+                ..superblock()
+            };
+            let page = stopped.to_bytes().expect("fits");
+            let found = Superblock::parse(&page, 64 << 20).expect("valid");
+            assert_eq!(found.budget_used, kept, "{state:?}");
+        }
+        let unknown = Superblock {
+            budget_used: None,
+            ..superblock()
+        };
+        let page = unknown.to_bytes().expect("fits");
+        assert_eq!(Superblock::parse(&page, 64 << 20), Ok(unknown));
     }
 
     #[test]

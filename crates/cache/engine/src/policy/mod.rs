@@ -13,6 +13,7 @@
 //! - Blocks of either ring can be reclaimed, whichever policy put them there: the policy may change between two
 //!   openings of a cache.
 
+mod allowance;
 mod fifo;
 mod ghost;
 mod reinsertion;
@@ -22,6 +23,7 @@ mod sequential;
 
 use std::fmt;
 
+pub use allowance::Allowance;
 pub use fifo::Fifo;
 pub use ghost::{FALSE_POSITIVES_MAX, Ghost};
 pub use s3_fifo::S3Fifo;
@@ -51,6 +53,12 @@ impl Price {
         } else {
             Price::USUAL
         }
+    }
+
+    /// One use more, to write less.
+    #[must_use]
+    pub fn raised(self) -> Price {
+        Price(self.0 + 1)
     }
 
     /// Whether so many uses pay it.
@@ -127,6 +135,8 @@ pub enum Admission {
     Remembered(Ring),
     /// It stays outside.
     Refuse,
+    /// It stays outside to save writes.
+    OverBudget,
 }
 
 /// What becomes of a cached block whose region is reclaimed.
@@ -161,6 +171,14 @@ pub trait Policy: Send {
     /// `key` is a well-mixed hash of the block ([`block_key`]), the same at every call for that block. Ask once
     /// for each miss: a policy remembers that it was asked.
     fn admit(&mut self, key: u64) -> Admission;
+
+    /// The same, to save writes: only a block that is remembered may enter. Without a memory, none may.
+    fn admit_remembered(&mut self, _key: u64) -> Admission {
+        Admission::OverBudget
+    }
+
+    /// A block that is not cached was read or written, and nothing may be stored: it may be remembered.
+    fn refused(&mut self, _key: u64) {}
 
     /// The fate of a cached block whose region is reclaimed. `hits`: uses since it was stored, at most
     /// [`HITS_MAX`]; `price`: what it costs to store it again.

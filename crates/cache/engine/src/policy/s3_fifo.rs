@@ -33,6 +33,9 @@ const WINDOW_DIVISOR: u64 = 4;
 pub struct S3Fifo {
     ghost: Ghost,
     budget: ReinsertionBudget,
+    /// The ghost remembers the next block that is refused to save writes: every other one. With all of them, it would forget sooner
+    /// what left probation.
+    notes_refused: bool,
 }
 
 impl S3Fifo {
@@ -42,6 +45,7 @@ impl S3Fifo {
         S3Fifo {
             ghost: Ghost::for_blocks(blocks),
             budget: ReinsertionBudget::new(blocks),
+            notes_refused: true,
         }
     }
 }
@@ -53,6 +57,21 @@ impl Policy for S3Fifo {
         } else {
             Admission::To(Ring::Probation)
         }
+    }
+
+    fn admit_remembered(&mut self, key: u64) -> Admission {
+        if self.ghost.take(key) {
+            return Admission::Remembered(Ring::Main);
+        }
+        self.refused(key);
+        Admission::OverBudget
+    }
+
+    fn refused(&mut self, key: u64) {
+        if self.notes_refused {
+            self.ghost.insert(key);
+        }
+        self.notes_refused = !self.notes_refused;
     }
 
     fn reclaim(&mut self, ring: Ring, key: u64, hits: u8, price: Price) -> Fate {

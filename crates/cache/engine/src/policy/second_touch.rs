@@ -34,6 +34,14 @@ impl Policy for SecondTouch {
         Admission::Refuse
     }
 
+    fn admit_remembered(&mut self, key: u64) -> Admission {
+        self.admit(key)
+    }
+
+    fn refused(&mut self, key: u64) {
+        self.ghost.insert(key);
+    }
+
     fn reclaim(&mut self, _ring: Ring, _key: u64, hits: u8, _price: Price) -> Fate {
         if self.budget.keeps(hits > 0) {
             Fate::Keep {

@@ -14,7 +14,7 @@ use super::packing::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::queue::{Candidate, Job};
 use super::{Platform, Shard, Shared};
 use crate::planted::{PlantedBug, planted};
-use crate::policy::Admission;
+use crate::policy::{Admission, Allowance};
 use crate::settings::Mode;
 use crate::stats::count;
 use crate::units::LocalBlock;
@@ -30,6 +30,7 @@ impl<P: Platform> Shard<P> {
         }
         let counters = &self.stats.counters;
         let mut candidates = Vec::with_capacity(versions.len());
+        let allowance = self.allowance();
         for (index, &version) in versions.iter().enumerate() {
             let block = LocalBlock(first.0 + index as u64);
             let Some(version) = version else {
@@ -40,7 +41,7 @@ impl<P: Platform> Shard<P> {
                 count(&counters.refused_overtaken, 1);
                 continue;
             }
-            let admission = self.tuning.admit(block);
+            let admission = self.tuning.admit_within(block, allowance);
             match admission {
                 Admission::To(ring) | Admission::Remembered(ring) => {
                     let remembered = matches!(admission, Admission::Remembered(_));
@@ -54,6 +55,7 @@ impl<P: Platform> Shard<P> {
                     });
                 }
                 Admission::Refuse => count(&counters.refused_policy, 1),
+                Admission::OverBudget => count(&counters.refused_budget, 1),
             }
         }
         if candidates.is_empty() {
@@ -187,6 +189,11 @@ impl<P: Platform> Shard<P> {
             if self.map.lookup(block).is_some() {
                 // Another admission of the same data came first: the version is still the same.
                 count(&self.stats.counters.refused_present, 1);
+                return false;
+            }
+            if self.allowance() == Allowance::Nothing {
+                count(&self.stats.counters.refused_budget, 1);
+                self.write_tombstone_if_stale(block).await;
                 return false;
             }
             let old = self

@@ -218,7 +218,7 @@ impl<P: Platform> Shard<P> {
                 count(&self.stats.counters.ghost_hits, 1);
                 ring
             }
-            Admission::Refuse => Ring::Main,
+            Admission::Refuse | Admission::OverBudget => Ring::Main,
         }
     }
 

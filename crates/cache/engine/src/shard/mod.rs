@@ -11,7 +11,7 @@
 //! | [`queue`], [`origin_reads`], [`reclaimer`], [`writeback`], [`tasks`] | waiting and running work |
 //! | [`intents`] | stripes that may differ from the origin |
 //! | [`io`] | the two devices |
-//! | [`tuning`], [`identity`] | settings and policy; what never changes |
+//! | [`tuning`], [`budget`], [`identity`] | settings and policy; the write budget; what never changes |
 //! | [`contents`], [`manifest_reader`], [`region_reader`] | no state: reading what an earlier opening left |
 //!
 //! An operation that needs several components is a method of the shard. Such methods only call methods of files below their
@@ -58,6 +58,7 @@
 //! - No `RefCell` is borrowed across an await.
 
 mod admit;
+mod budget;
 mod codecs;
 mod contents;
 mod devices;
@@ -113,11 +114,13 @@ use flaz_device::{Device, Env, IoBuf};
 use self::fragment::Packer;
 use crate::format::geometry::{Geometry, REGIONS_MIN};
 use crate::host_record::HostRecords;
-use crate::policy::{Ring, RingSizes};
+use crate::policy::{Allowance, Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
-use crate::stats::{Holdings, QueueDepth, Stats, StatsSnapshot};
+use crate::stats::{BudgetLevel, Holdings, QueueDepth, Stats, StatsSnapshot};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
 use crate::volume::STRIPE_BYTES;
+use crate::write_budget::WriteBudget;
+use budget::Budget;
 use codecs::CodecPool;
 use identity::ShardIdentity;
 use intents::IntentBitmap;
@@ -173,6 +176,8 @@ pub struct ShardParts<P: Platform> {
     pub origin: Rc<P::Origin>,
     /// Settings chosen by the user.
     pub settings: Settings,
+    /// Bytes taken from the write budget by earlier openings; `None`: unknown, after a crash.
+    pub budget_used: Option<u64>,
     /// Shared by all shards.
     pub origin_writes: OriginWrites,
     /// Where the host records that the cache is fenced, if it keeps records.
@@ -186,6 +191,7 @@ pub struct Shard<P: Platform> {
     cache: CacheIo<P>,
     origin: OriginIo<P>,
     tuning: Tuning,
+    budget: Budget,
     map: BlockMap,
     log: SegmentLog,
     codecs: CodecPool,
@@ -216,6 +222,7 @@ impl<P: Platform> Shard<P> {
             cache,
             origin,
             settings,
+            budget_used,
             origin_writes,
             host_records,
         } = parts;
@@ -259,6 +266,7 @@ impl<P: Platform> Shard<P> {
         };
         Rc::new(Self {
             id,
+            budget: Budget::new(budget_used, env.now()),
             env,
             cache,
             origin,
@@ -376,11 +384,21 @@ impl<P: Platform> Shard<P> {
             admission: depth(admission, &peaks.admission),
             cache_writes: depth(cache_writes, &peaks.cache_writes),
             origin_reads: depth(origin_reads, &peaks.origin_reads),
+            budget: self
+                .budget_level()
+                .map_or_else(BudgetLevel::default, |level| BudgetLevel {
+                    per_day: level.full,
+                    left: level.full.saturating_sub(level.used),
+                    owed: level.used.saturating_sub(level.full),
+                    last_day: level.day,
+                    shards: 1,
+                }),
         };
         StatsSnapshot {
             counts: self.stats.counters.counts(),
             latencies: self.stats.latencies.borrow().clone(),
             holdings,
+            appended: log.appended_bytes(),
         }
     }
 
@@ -422,6 +440,33 @@ impl<P: Platform> Shard<P> {
             dirty: index.dirty_device_bytes() + index.dirty_blocks() * 8,
             limit: self.dirty_limit(),
         }
+    }
+
+    /// What the write budget allows to store. Without a budget, neither clock nor counters are read.
+    fn allowance(&self) -> Allowance {
+        self.budget_level()
+            .map_or(Allowance::All, |level| level.allowance())
+    }
+
+    /// The level of the write budget. `None`: there is no budget.
+    fn budget_level(&self) -> Option<budget::Level> {
+        let setting = self.tuning.settings().write_budget;
+        if setting == WriteBudget::None {
+            return None;
+        }
+        let rate = setting.of_shard(self.region_space(), self.id.layout.shard_count)?;
+        Some(self.budget.level(self.env.now(), rate, self.written_bytes()))
+    }
+
+    /// Bytes taken from the write budget that time has not made up for, for the next opening.
+    #[must_use]
+    pub fn budget_used_bytes(&self) -> u64 {
+        self.budget_level().map_or(0, |level| level.used)
+    }
+
+    /// All bytes that this opening has written to the cache device, or is about to write.
+    fn written_bytes(&self) -> u64 {
+        self.stats.counters.cache_write_bytes.get() + self.log.unwritten_bytes()
     }
 
     /// Accounts for dirty blocks of an earlier process: some may be acknowledged and not stable yet.

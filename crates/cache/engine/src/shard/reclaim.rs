@@ -19,7 +19,7 @@ use super::{Platform, Shard, fragment};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
 use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
-use crate::policy::{Fate, Price, Ring};
+use crate::policy::{Allowance, Fate, Price, Ring};
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
 
@@ -337,7 +337,8 @@ impl<P: Platform> Shard<P> {
             }
         } else if keep {
             let price = Price::of(record.fragment_bytes() as u64, self.map.mean_fragment_bytes());
-            self.tuning.reclaim(ring, block, entry.hits(), price)
+            let allowance = self.allowance();
+            self.tuning.reclaim(ring, block, entry.hits(), price, allowance)
         } else {
             Fate::Drop
         };
@@ -391,7 +392,12 @@ impl<P: Platform> Shard<P> {
             let Some(entry) = still.filter(|entry| entry.same_place(survivor.entry)) else {
                 return;
             };
-            if self.cache.is_fenced() && entry.dirty() {
+            // A clean block is dropped when the write budget ends meanwhile.
+            let is_refused = match entry.dirty() {
+                true => self.cache.is_fenced(),
+                false => self.allowance() == Allowance::Nothing,
+            };
+            if is_refused {
                 return;
             }
             let what = match entry.place() {

@@ -2,9 +2,12 @@
 
 use std::rc::Rc;
 
+use flaz_device::Env;
+
 use super::tasks::Phase;
 use super::{Platform, Shard};
 use crate::settings::Settings;
+use crate::write_budget::WriteBudget;
 
 impl<P: Platform> Shard<P> {
     /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, write back, and mark stable
@@ -23,6 +26,9 @@ impl<P: Platform> Shard<P> {
 
     /// Applies settings that can change while serving.
     pub fn set(&self, change: &Settings) {
+        if self.tuning.settings().write_budget == WriteBudget::None {
+            self.budget.begin(self.env.now(), self.written_bytes());
+        }
         self.tuning.change(change, self.map.len() as u64);
         self.writeback.note_limit();
     }

@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
-use crate::policy::{Admission, Fate, Policy, Price, Ring, RingSizes, block_key};
+use crate::policy::{Admission, Allowance, Fate, Policy, Price, Ring, RingSizes, block_key};
 use crate::settings::Settings;
 use crate::units::LocalBlock;
 
@@ -52,6 +52,19 @@ impl Tuning {
         self.policy.borrow_mut().admit(block_key(block.0))
     }
 
+    /// The same of a block that need not be stored.
+    pub(super) fn admit_within(&self, block: LocalBlock, allowance: Allowance) -> Admission {
+        let (key, mut policy) = (block_key(block.0), self.policy.borrow_mut());
+        match allowance {
+            Allowance::All | Allowance::FewerReinsertions => policy.admit(key),
+            Allowance::Remembered => policy.admit_remembered(key),
+            Allowance::Nothing => {
+                policy.refused(key);
+                Admission::OverBudget
+            }
+        }
+    }
+
     /// The ring whose oldest region is reclaimed next.
     pub(super) fn victim(&self, sizes: RingSizes) -> Ring {
         self.policy.borrow().victim(sizes)
@@ -68,7 +81,20 @@ impl Tuning {
     }
 
     /// The fate of a block in a region of `ring` that is being reclaimed.
-    pub(super) fn reclaim(&self, ring: Ring, block: LocalBlock, hits: u8, price: Price) -> Fate {
+    pub(super) fn reclaim(
+        &self,
+        ring: Ring,
+        block: LocalBlock,
+        hits: u8,
+        price: Price,
+        allowance: Allowance,
+    ) -> Fate {
+        let (hits, price) = match allowance {
+            Allowance::All => (hits, price),
+            Allowance::FewerReinsertions | Allowance::Remembered => (hits, price.raised()),
+            // As if it had not been used.
+            Allowance::Nothing => (0, price),
+        };
         let key = block_key(block.0);
         self.policy.borrow_mut().reclaim(ring, key, hits, price)
     }
@@ -88,6 +114,52 @@ mod tests {
             policy,
             ..Settings::default()
         }
+    }
+
+    #[test]
+    fn less_of_the_budget_admits_and_keeps_less() {
+        let tuning = Tuning::new(settings(PolicyKind::S3Fifo), 1000);
+        let admit = |block, allowance| tuning.admit_within(LocalBlock(block), allowance);
+        let keeps = |hits, price, allowance| {
+            let fate = tuning.reclaim(Ring::Main, LocalBlock(9), hits, price, allowance);
+            matches!(fate, Fate::Keep { .. })
+        };
+        for allowance in [Allowance::All, Allowance::FewerReinsertions] {
+            assert!(matches!(admit(1, allowance), Admission::To(Ring::Probation)));
+        }
+        assert_eq!(admit(2, Allowance::Remembered), Admission::OverBudget);
+        assert_eq!(admit(3, Allowance::Nothing), Admission::OverBudget);
+        let remembered = Admission::Remembered(Ring::Main);
+        assert_eq!(admit(2, Allowance::Remembered), remembered);
+        // Every other refused block is remembered.
+        assert_eq!(admit(3, Allowance::Remembered), Admission::OverBudget);
+        assert_eq!(admit(3, Allowance::Remembered), remembered);
+        for (hits, price, least) in [
+            (1, Price::USUAL, Allowance::All),
+            (2, Price::USUAL, Allowance::Remembered),
+            (2, Price::DOUBLE, Allowance::All),
+            (3, Price::DOUBLE, Allowance::Remembered),
+        ] {
+            for allowance in [
+                Allowance::All,
+                Allowance::FewerReinsertions,
+                Allowance::Remembered,
+                Allowance::Nothing,
+            ] {
+                assert_eq!(
+                    keeps(hits, price, allowance),
+                    allowance <= least,
+                    "{hits} {price:?} {allowance:?}"
+                );
+            }
+        }
+        tuning.change(&settings(PolicyKind::Fifo), 0);
+        assert_eq!(
+            admit(4, Allowance::Remembered),
+            Admission::OverBudget,
+            "nothing is remembered"
+        );
+        assert!(matches!(admit(4, Allowance::All), Admission::To(_)));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::queue::{Candidate, Job, JobSlot};
 use super::tasks::Phase;
 use super::{Platform, Shard};
 use crate::planted::{PlantedBug, planted};
-use crate::policy::Admission;
+use crate::policy::{Admission, Allowance, Ring};
 use crate::settings::Mode;
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
@@ -270,6 +270,7 @@ impl<P: Platform> Shard<P> {
     /// tombstones.
     fn after_change(&self, blocks: &Range<u64>, slot: JobSlot, staged: Option<Staged>, bypass: bool) {
         let admit = matches!(self.mode(), Mode::WriteThrough | Mode::WriteBack) && !self.is_stopping();
+        let allowance = self.allowance();
         let mut candidates = Vec::new();
         let mut stale = Vec::new();
         for (index, block) in blocks.clone().enumerate() {
@@ -284,7 +285,8 @@ impl<P: Platform> Shard<P> {
                 .as_ref()
                 .is_some_and(|staged| staged.known[index] || planted(PlantedBug::UnknownPartsStored));
             let ring = if admit && known && block < self.whole_blocks() {
-                old_ring.or_else(|| self.admit_written(local, bypass))
+                let replaced = old_ring.filter(|_| allowance != Allowance::Nothing);
+                replaced.or_else(|| self.admit_written(local, bypass, allowance))
             } else {
                 None
             };
@@ -321,12 +323,12 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    fn admit_written(&self, block: LocalBlock, bypass: bool) -> Option<crate::policy::Ring> {
+    fn admit_written(&self, block: LocalBlock, bypass: bool, allowance: Allowance) -> Option<Ring> {
         if bypass {
             count(&self.stats.counters.refused_sequential, 1);
             return None;
         }
-        match self.tuning.admit(block) {
+        match self.tuning.admit_within(block, allowance) {
             Admission::To(ring) => Some(ring),
             Admission::Remembered(ring) => {
                 count(&self.stats.counters.ghost_hits, 1);
@@ -334,6 +336,10 @@ impl<P: Platform> Shard<P> {
             }
             Admission::Refuse => {
                 count(&self.stats.counters.refused_policy, 1);
+                None
+            }
+            Admission::OverBudget => {
+                count(&self.stats.counters.refused_budget, 1);
                 None
             }
         }

@@ -376,7 +376,9 @@ mod tests {
                 sequential_cutoff: 0,
                 dirty_percent: DIRTY_PERCENT_DEFAULT,
                 strict_flush: crate::settings::StrictFlush::Auto,
+                write_budget: crate::write_budget::WriteBudget::None,
             },
+            budget_used: None,
             origin_writes: OriginWrites::default(),
             host_records: None,
         })

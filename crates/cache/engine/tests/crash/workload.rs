@@ -1,5 +1,6 @@
 //! The requests of clients, as data: generated in advance from a seed, so that they can be minimised.
 
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{Mode, Settings, StrictFlush};
 use flaz_engine::volume::STRIPE_BYTES;
+use flaz_engine::write_budget::WriteBudget;
 use flaz_sim::{DiscardMode, FaultRates, Rng};
 
 use super::oracle::Spot;
@@ -23,6 +25,8 @@ const BALLAST_BLOCKS: u64 = 110;
 const STRIPE_SECTORS: u64 = STRIPE_BYTES / SECTOR as u64;
 /// Bytes of a sequential stream: a few requests, or one of the larger ones.
 const CUTOFF_BYTES: u64 = 64 << 10;
+/// A write budget that is ample before a crash, and lets a few blocks in soon after it.
+const BUDGET_PER_DAY: NonZeroU64 = NonZeroU64::new(20 << 30).unwrap();
 /// Spots within the size that the origin has at first. The others lie beyond it.
 const SPOTS: usize = 8;
 /// Bytes by which the origin grows, but for its alignment.
@@ -246,6 +250,10 @@ impl Shape {
                 sequential_cutoff: if later.below(4) == 0 { CUTOFF_BYTES } else { 0 },
                 dirty_percent: [10, 25, 50][(base / 4 % 3) as usize],
                 strict_flush: [StrictFlush::Always, StrictFlush::Never][(base / 4 % 2) as usize],
+                write_budget: match base / 8 % 4 {
+                    3 => WriteBudget::BytesPerDay(BUDGET_PER_DAY),
+                    _ => WriteBudget::None,
+                },
             },
             origin_alignment,
             origin_discard: [DiscardMode::Zero, DiscardMode::Zero, DiscardMode::Mixed][rng.below(3) as usize],

@@ -1,10 +1,13 @@
 //! The order of the steps that open and close a whole cache.
 
+use std::num::NonZeroU32;
+
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CacheError, read_superblock};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{Mode, StoredSettings, StrictFlush};
 use flaz_engine::volume::Volume;
+use flaz_engine::write_budget::WriteBudget;
 use flaz_sim::EventStage::Issued;
 use flaz_sim::FaultRates;
 
@@ -63,6 +66,7 @@ pub fn stored_settings_survive_every_cut() {
         sequential_cutoff: Some(0),
         dirty_percent: Some(7),
         strict_flush: Some(StrictFlush::Never),
+        write_budget: NonZeroU32::new(500).map(WriteBudget::DwpdThousandths),
     };
     let (moments, stored) = world.sim.block_on(async {
         let mut live = world.open().await;

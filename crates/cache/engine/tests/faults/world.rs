@@ -22,6 +22,7 @@ use flaz_engine::settings::{AfterCrash, Mode, Settings, StrictFlush};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::{IoError, Volume};
+use flaz_engine::write_budget::WriteBudget;
 use flaz_sim::{CrashPlan, DiskConfig, DiskImage, DiskMoment, EventStage, Rng, Sim, SimDisk, SimEnv};
 use uuid::Uuid;
 
@@ -304,6 +305,7 @@ impl World {
             sequential_cutoff: 0,
             dirty_percent: self.dirty_percent.get(),
             strict_flush: self.strict_flush.get(),
+            write_budget: WriteBudget::None,
         }
     }
 

@@ -14,6 +14,7 @@
 //! | [`uses`] | which uses keep a block in the cache? |
 //! | [`warm`] | is everything still cached after a clean stop? |
 
+mod budget;
 mod bytes;
 mod example;
 mod flips;

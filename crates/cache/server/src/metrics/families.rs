@@ -12,8 +12,9 @@ use flaz_engine::units::BLOCK_BYTES;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Reasons for which blocks are not admitted, as in the status report.
-const REFUSALS: [&str; 5] = [
+const REFUSALS: [&str; 6] = [
     "policy",
+    "write-budget",
     "sequential",
     "queue-full",
     "overtaken-by-write",
@@ -441,6 +442,39 @@ fn devices(families: &mut Families, live: &LiveReport) {
         ),
     ] {
         families.counter(name, help, value);
+    }
+    let written = &traffic.cache_written;
+    families.counters(
+        "flaz_cache_written_by_cause_bytes_total",
+        "Bytes written to the cache device by cause: admitted blocks, dirty blocks of clients, clean blocks stored again, dirty blocks moved, and headers, padding and metadata.",
+        "cause",
+        [
+            ("admitted", written.admitted_bytes),
+            ("dirty", written.dirty_bytes),
+            ("reinserted", written.reinserted_bytes),
+            ("moved-dirty", written.moved_dirty_bytes),
+            ("other", written.other_bytes),
+        ],
+    );
+    let budget = live.write_budget.as_ref();
+    for (name, help, value) in [
+        (
+            "flaz_write_budget_bytes_per_day",
+            "The write budget; 0 if there is none.",
+            budget.map_or(0, |budget| budget.bytes_per_day),
+        ),
+        (
+            "flaz_write_budget_left_bytes",
+            "Bytes left of the write budget, at most those of a day.",
+            budget.map_or(0, |budget| budget.left_bytes),
+        ),
+        (
+            "flaz_write_budget_owed_bytes",
+            "Bytes written beyond the write budget that time has not made up for yet.",
+            budget.map_or(0, |budget| budget.owed_bytes),
+        ),
+    ] {
+        families.gauge(name, help, value);
     }
     families.counters(
         "flaz_errors_total",

@@ -303,7 +303,7 @@ impl<P: Platform> CacheIo<P> {
         self.stats.counters.cache_no_space.get() > 0
     }
 
-    /// Writes structures that belong to no client: summaries of regions that recovery closes, index images. Nothing is
+    /// Writes structures that belong to no client: summaries of regions that recovery closes, index images. Only bytes are
     /// counted.
     ///
     /// # Errors
@@ -311,7 +311,11 @@ impl<P: Platform> CacheIo<P> {
     pub(in crate::shard) async fn write_at(&self, position: u64, buf: IoBuf) -> Result<(), DeviceError> {
         assert!(!buf.is_empty(), "something is written");
         self.refused(DeviceOp::Write, position, buf.len() as u64)?;
+        let len = buf.len() as u64;
         let (_, result) = self.device.write_at(position, buf, false).await;
+        if result.is_ok() {
+            count(&self.stats.counters.cache_write_bytes, len);
+        }
         self.note_space(&result);
         result
     }

@@ -150,6 +150,14 @@ impl InFlight {
         self.openings.len() + extents.count() + summaries.count()
     }
 
+    /// Bytes of the extents that are queued or in flight.
+    pub(super) fn bytes(&self) -> u64 {
+        let extents = self.extents.iter().filter(|extent| extent.is_being_written());
+        extents
+            .filter_map(|extent| Some(extent.buf.as_ref()?.len() as u64))
+            .sum()
+    }
+
     /// Number of writes taken that have not ended.
     pub(super) fn taken(&self) -> usize {
         let taken = |extent: &&Extent| matches!(extent.stage, Stage::Taken | Stage::Sent);

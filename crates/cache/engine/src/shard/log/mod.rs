@@ -44,6 +44,7 @@ use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::SummaryExtent;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
+use crate::stats::AppendedBytes;
 use crate::units::{BlockNumber, Location, Sequence};
 use copies::Manifest;
 use state::State;
@@ -242,6 +243,16 @@ impl SegmentLog {
     /// Number of writes queued or in flight.
     pub(super) fn writes_in_flight(&self) -> usize {
         self.state.borrow().writes_in_flight()
+    }
+
+    /// Bytes that were appended and have not landed.
+    pub(super) fn unwritten_bytes(&self) -> u64 {
+        self.state.borrow().unwritten_bytes()
+    }
+
+    /// Bytes of records that were appended, by who caused them.
+    pub(super) fn appended_bytes(&self) -> AppendedBytes {
+        self.state.borrow().appended_bytes()
     }
 
     /// Whether writes are queued or in flight.

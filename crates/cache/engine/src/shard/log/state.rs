@@ -29,6 +29,7 @@ use crate::format::layout::Layout;
 use crate::format::summary::SummaryExtent;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
+use crate::stats::AppendedBytes;
 use crate::units::{BlockNumber, Epoch, Location, Sequence};
 
 /// Maximum number of sealed extents and summaries in flight to the device.
@@ -86,6 +87,7 @@ pub(super) struct State {
     reclaim: ReclaimedRegions,
     /// The extent that was opened last.
     appended: Lsn,
+    appended_bytes: AppendedBytes,
     /// Everything up to here is stable.
     stable: Positions,
     /// Dirty blocks up to here are acknowledged.
@@ -114,6 +116,7 @@ impl State {
             marks: Marks::default(),
             reclaim: ReclaimedRegions::default(),
             appended: Lsn::INHERITED,
+            appended_bytes: AppendedBytes::default(),
             stable: Positions::default(),
             promised: Positions::default(),
             wanted: Positions::default(),
@@ -322,6 +325,18 @@ impl State {
                 records.any(|&bits| Record::unpack(bits).is_ok_and(|record| record.block == block))
             })
         })
+    }
+
+    /// Bytes that were appended and have not landed.
+    pub(super) fn unwritten_bytes(&self) -> u64 {
+        let open = self.open.iter().flatten().flat_map(|open| &open.extent);
+        let open = open.map(|extent| extent.used.next_multiple_of(self.layout.sector_bytes as usize) as u64);
+        open.sum::<u64>() + self.in_flight.bytes()
+    }
+
+    /// Bytes of records that were appended, by who caused them.
+    pub(super) fn appended_bytes(&self) -> AppendedBytes {
+        self.appended_bytes
     }
 
     pub(super) fn writes_in_flight(&self) -> usize {

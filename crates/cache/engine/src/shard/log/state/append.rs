@@ -101,6 +101,16 @@ impl State {
         extent.moves_dirty |= for_reclaim && what.is_dirty();
         extent.used += bytes;
         extent.records.push(Record { block, kind }.pack());
+        let counted = match (class, what) {
+            (_, Append::Tombstone | Append::Cleaned) => None,
+            (Class::Client, what) if what.is_dirty() => Some(&mut self.appended_bytes.dirty),
+            (Class::Client, _) => Some(&mut self.appended_bytes.admitted),
+            (Class::Reclaim, what) if what.is_dirty() => Some(&mut self.appended_bytes.moved_dirty),
+            (Class::Reclaim, _) => Some(&mut self.appended_bytes.reinserted),
+        };
+        if let Some(counted) = counted {
+            *counted += (bytes + RECORD_BYTES) as u64;
+        }
         let lsn = extent.lsn;
         Some(Appended { entry, lsn })
     }
