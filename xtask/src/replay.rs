@@ -5,6 +5,8 @@
 //! miss is stored before the next reference, so that the order is that of the trace. Either no block compresses, or all
 //! compress 2:1, or neighbours compress alike and others do not.
 
+mod budget;
+
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use flaz_engine::settings::Settings;
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::Volume;
+use flaz_engine::write_budget::WriteBudget;
 use flaz_random::Random;
 use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
@@ -52,7 +55,22 @@ pub struct Options {
     /// Admission and replacement policy
     #[arg(long, default_value = "s3-fifo")]
     policy: PolicyKind,
+    /// Compare write budgets instead, in caches of a tenth of the blocks
+    #[arg(long)]
+    write_budgets: bool,
 }
+
+/// How a replay differs from one that stores what the policy wants.
+#[derive(Clone, Copy, Debug, Default)]
+struct Restriction {
+    /// The write budget.
+    budget: WriteBudget,
+    /// Share of the missed blocks that are not offered to the policy, at random.
+    dropped: f64,
+}
+
+/// How long a trace takes with a write budget. A budget's first day is spent at once.
+const REPLAY_TIME: Duration = Duration::from_secs(28 * 24 * 3600);
 
 /// Sizes of the cache, as shares of the blocks in the trace.
 const SHARES: [f64; 3] = [0.05, 0.10, 0.20];
@@ -151,6 +169,9 @@ pub enum ReplayError {
 /// # Errors
 /// A trace cannot be read, or a line is too far below the table.
 pub fn run(options: &Options) -> Result<(), ReplayError> {
+    if options.write_budgets {
+        return budget::run(options);
+    }
     println!("blocks that compress do so {:.2}:1", codec_ratio());
     println!(
         "{} through the engine, one shard; hit ratio next to that of the table, if it has one",
@@ -264,6 +285,25 @@ pub fn replay(
     data: Data,
     policy: PolicyKind,
 ) -> StatsSnapshot {
+    replay_with(
+        references,
+        distinct,
+        capacity_blocks,
+        data,
+        policy,
+        Restriction::default(),
+    )
+}
+
+/// The same, storing less.
+fn replay_with(
+    references: &[u32],
+    distinct: u64,
+    capacity_blocks: u64,
+    data: Data,
+    policy: PolicyKind,
+    restriction: Restriction,
+) -> StatsSnapshot {
     let sim = Sim::new(1);
     sim.set_step_limit(u64::MAX);
     let env = sim.env();
@@ -311,6 +351,7 @@ pub fn replay(
         create(&disk, options).await.expect("the cache fits");
         let settings = Settings {
             policy,
+            write_budget: restriction.budget,
             ..Settings::default()
         };
         let (cache, base) = (Rc::new(disk), Rc::new(origin));
@@ -319,12 +360,25 @@ pub fn replay(
             .expect("opens");
         let volume = CachedVolume::new(cache.shards(), base, origin_len, 0);
         let shard = Rc::clone(cache.shards().iter().next().expect("one shard"));
+        let mut random = Random::new(5);
+        let mut passed = Duration::ZERO;
+        let step = match restriction.budget {
+            WriteBudget::None => Duration::ZERO,
+            _ => REPLAY_TIME / references.len() as u32,
+        };
         for &block in references {
             let cached = shard.is_cached(flaz_engine::units::BlockNumber(u64::from(block)));
+            passed += step;
+            if !cached && restriction.dropped > 0.0 && random.unit() < restriction.dropped {
+                let read = shard.read(u64::from(block) * 4096, 4096, true);
+                read.await.expect("reads");
+                continue;
+            }
             volume.read(u64::from(block) * 4096, 4096).await.expect("reads");
             if !cached {
                 // Virtual time passes: admitted blocks are stored, and regions are reclaimed.
-                env.sleep(Duration::from_micros(1)).await;
+                env.sleep(passed.max(Duration::from_micros(1))).await;
+                passed = Duration::ZERO;
             }
         }
         cache.stats()
