@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::Env;
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
@@ -37,6 +37,9 @@ const MIXED_RANDOM_BYTES: [usize; 4] = [300, 1300, TWO_TO_ONE_RANDOM_BYTES, 4096
 /// Number of neighbours that compress alike, in the order of their first reference.
 const MIXED_RUN_BLOCKS: u64 = 16;
 
+/// Simulated time after which an admitted block is stored.
+const STORED_AFTER: Duration = Duration::from_millis(1);
+
 /// Maximum difference of the engine from the table.
 const DIFFERENCE_MAX: f64 = 0.02;
 
@@ -58,6 +61,12 @@ pub struct Options {
     /// Compare write budgets instead, in caches of a tenth of the blocks
     #[arg(long)]
     write_budgets: bool,
+    /// Codec. The table is of lz4
+    #[arg(long, default_value = "lz4")]
+    codec: CodecChoice,
+    /// Blocks have the contents of these files, one after another, instead of generated data
+    #[arg(long, value_name = "FILE")]
+    contents: Option<PathBuf>,
 }
 
 /// How a replay differs from one that stores what the policy wants.
@@ -114,7 +123,9 @@ fn published(trace: &str, share: f64, policy: PolicyKind, data: Data) -> Option<
         (PolicyKind::S3Fifo, Data::Random) => Some(row.s3_fifo),
         (PolicyKind::S3Fifo, Data::TwoToOne) => Some(row.s3_fifo_x2),
         (PolicyKind::SecondTouch, Data::Random) => Some(row.second_touch),
-        (PolicyKind::SecondTouch, Data::TwoToOne) | (PolicyKind::Fifo, _) | (_, Data::Mixed) => None,
+        (PolicyKind::SecondTouch, Data::TwoToOne)
+        | (PolicyKind::Fifo, _)
+        | (_, Data::Mixed | Data::Real(_)) => None,
     }
 }
 
@@ -136,6 +147,8 @@ pub enum Data {
     TwoToOne,
     /// Runs of blocks of which LZ4 stores all, a half, a third or a tenth.
     Mixed,
+    /// The blocks of a file, from the start again after the last one.
+    Real(&'static [u8]),
 }
 
 impl Data {
@@ -144,6 +157,7 @@ impl Data {
             Data::Random => "x1",
             Data::TwoToOne => "x2",
             Data::Mixed => "mixed",
+            Data::Real(_) => "real",
         }
     }
 }
@@ -154,6 +168,14 @@ pub enum ReplayError {
     /// A trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// The file with contents cannot be read, or has no whole block.
+    #[error("{path}: expected a file of at least a block of 4096 bytes: {found}")]
+    Contents {
+        /// The file.
+        path: String,
+        /// What was found.
+        found: String,
+    },
     /// The engine's hit ratio is below that of the table.
     #[error("{below} of {compared} compared lines are more than {DIFFERENCE_MAX} below the table")]
     Below {
@@ -174,23 +196,32 @@ pub fn run(options: &Options) -> Result<(), ReplayError> {
     }
     println!("blocks that compress do so {:.2}:1", codec_ratio());
     println!(
-        "{} through the engine, one shard; hit ratio next to that of the table, if it has one",
-        options.policy
+        "{} and {} through the engine, one shard; hit ratio next to that of the table, if it has one",
+        options.policy, options.codec
     );
     println!(
-        "trace         share  data   hit ratio  table   diff    SSD blocks/ref  reinserted  full-queue  seconds"
+        "trace         share  data   hit ratio  table   diff    SSD blocks/ref  reinserted  again  capacity  full-queue  seconds"
     );
+    let all = match &options.contents {
+        Some(path) => vec![Data::Real(file(path)?)],
+        None => vec![Data::Random, Data::TwoToOne, Data::Mixed],
+    };
+    let how = How {
+        all: &all,
+        policy: options.policy,
+        codec: options.codec,
+    };
     let mut differences = Vec::new();
     for known in &KNOWN {
         if options.only.as_ref().is_none_or(|only| only == known.name) {
             let trace = Trace::known(&options.traces, known)?;
-            differences.extend(run_trace(known.name, &trace, options.policy));
+            differences.extend(run_trace(known.name, &trace, &how));
         }
     }
     for path in &options.also {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let name = name.split('.').next().unwrap_or_default();
-        run_trace(name, &Trace::read(path, Format::Arc)?, options.policy);
+        run_trace(name, &Trace::read(path, Format::Arc)?, &how);
     }
     if differences.is_empty() {
         println!("the table has nothing to compare this policy with");
@@ -199,31 +230,54 @@ pub fn run(options: &Options) -> Result<(), ReplayError> {
     Ok(())
 }
 
+/// What a trace is replayed with.
+struct How<'a> {
+    all: &'a [Data],
+    policy: PolicyKind,
+    codec: CodecChoice,
+}
+
+/// The contents of a file, until the program ends.
+fn file(path: &std::path::Path) -> Result<&'static [u8], ReplayError> {
+    let error = |found: String| ReplayError::Contents {
+        path: path.display().to_string(),
+        found,
+    };
+    let bytes = std::fs::read(path).map_err(|cause| error(cause.to_string()))?;
+    match bytes.len() {
+        0..4096 => Err(error(format!("{} bytes", bytes.len()))),
+        _ => Ok(bytes.leak()),
+    }
+}
+
 /// Replays a trace with each size and data. Returns the differences from the table.
-fn run_trace(name: &str, trace: &Trace, policy: PolicyKind) -> Vec<f64> {
+fn run_trace(name: &str, trace: &Trace, how: &How<'_>) -> Vec<f64> {
     let mut differences = Vec::new();
     let references = trace.references.len() as f64;
     for share in SHARES {
-        for data in [Data::Random, Data::TwoToOne, Data::Mixed] {
+        for &data in how.all {
             let started = Instant::now();
             let blocks = (trace.distinct() as f64 * share) as u64;
-            let stats = replay(&trace.references, trace.distinct() as u64, blocks, data, policy);
+            let distinct = trace.distinct() as u64;
+            let stats = replay(&trace.references, distinct, blocks, data, how.policy, how.codec);
             let counts = &stats.counts;
             let hit_ratio = counts.hit_blocks as f64 / (counts.hit_blocks + counts.miss_blocks) as f64;
             let (mut table, mut difference) = ("-".to_owned(), "-".to_owned());
-            if let Some(expected) = published(name, share, policy, data) {
+            if let Some(expected) = published(name, share, how.policy, data) {
                 differences.push(hit_ratio - expected);
                 table = format!("{expected:.3}");
                 difference = format!("{:+.3}", hit_ratio - expected);
             }
             println!(
-                "{:<13} {:>4.0} %  {:<5}  {:>9.3}  {table:>5}  {difference:>6}  {:>14.3}  {:>10.3}  {:>10}  {:>7.1}",
+                "{:<13} {:>4.0} %  {:<5}  {:>9.3}  {table:>5}  {difference:>6}  {:>14.3}  {:>10.3}  {:>5.3}  {:>8.3}  {:>10}  {:>7.1}",
                 name,
                 share * 100.0,
                 data.name(),
                 hit_ratio,
                 counts.cache_write_bytes as f64 / 4096.0 / references,
                 counts.reinserted_blocks as f64 / references,
+                counts.repacked_blocks as f64 / references,
+                stats.holdings.cached_blocks as f64 / blocks as f64,
                 counts.refused_queue_full,
                 started.elapsed().as_secs_f64(),
             );
@@ -258,7 +312,7 @@ fn codec_ratio() -> f64 {
     let mut block = [0; 4096];
     contents(1, Data::TwoToOne, &mut block);
     let mut out = [0; 4096];
-    let stored = flaz_codec::encoder(CodecSpec::default()).compress(&block, &mut out);
+    let stored = flaz_codec::encoder(flaz_codec::CodecSpec::LZ4).compress(&block, &mut out);
     4096.0 / stored.unwrap_or(4096) as f64
 }
 
@@ -270,6 +324,10 @@ pub fn contents(number: u64, data: Data, block: &mut [u8]) {
         Data::Mixed => {
             let kind = Random::new(number / MIXED_RUN_BLOCKS + 77).unit() * MIXED_RANDOM_BYTES.len() as f64;
             MIXED_RANDOM_BYTES[kind as usize]
+        }
+        Data::Real(bytes) => {
+            let at = number as usize % (bytes.len() / block.len()) * block.len();
+            return block.copy_from_slice(&bytes[at..at + block.len()]);
         }
     };
     Random::new(number).fill(&mut block[..random]);
@@ -284,6 +342,7 @@ pub fn replay(
     capacity_blocks: u64,
     data: Data,
     policy: PolicyKind,
+    codec: CodecChoice,
 ) -> StatsSnapshot {
     replay_with(
         references,
@@ -291,6 +350,7 @@ pub fn replay(
         capacity_blocks,
         data,
         policy,
+        codec,
         Restriction::default(),
     )
 }
@@ -302,9 +362,12 @@ fn replay_with(
     capacity_blocks: u64,
     data: Data,
     policy: PolicyKind,
+    codec: CodecChoice,
     restriction: Restriction,
 ) -> StatsSnapshot {
     let sim = Sim::new(1);
+    // More than one, so that blocks may be packed beside requests.
+    sim.set_parallelism(2);
     sim.set_step_limit(u64::MAX);
     let env = sim.env();
     let origin_len = distinct * 4096;
@@ -334,6 +397,8 @@ fn replay_with(
         &env,
         DiskConfig {
             background: Some(background),
+            // A hard disk, so that `auto` wants capacity. Nothing waits for simulated time.
+            read_latency: Duration::from_millis(5)..=Duration::from_millis(5),
             ..fast(origin_len)
         },
     );
@@ -343,7 +408,7 @@ fn replay_with(
             uuid: uuid::Uuid::from_u128(1),
             created_unix_s: 0,
             wish: wish.into(),
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             origin_len,
             origin_identity: "replay".into(),
             origin_path: "replay".into(),
@@ -352,6 +417,7 @@ fn replay_with(
         let settings = Settings {
             policy,
             write_budget: restriction.budget,
+            codec,
             ..Settings::default()
         };
         let (cache, base) = (Rc::new(disk), Rc::new(origin));
@@ -377,7 +443,7 @@ fn replay_with(
             volume.read(u64::from(block) * 4096, 4096).await.expect("reads");
             if !cached {
                 // Virtual time passes: admitted blocks are stored, and regions are reclaimed.
-                env.sleep(passed.max(Duration::from_micros(1))).await;
+                env.sleep(passed.max(STORED_AFTER)).await;
                 passed = Duration::ZERO;
             }
         }
@@ -478,7 +544,14 @@ mod tests {
         let references = skewed(160_000, 30_011);
         for (data, factor) in [(Data::Random, 1), (Data::TwoToOne, 2)] {
             let capacity = 4000;
-            let stats = replay(&references, 30_011, capacity, data, PolicyKind::S3Fifo);
+            let stats = replay(
+                &references,
+                30_011,
+                capacity,
+                data,
+                PolicyKind::S3Fifo,
+                CodecChoice::default(),
+            );
             let counts = &stats.counts;
             let engine = counts.hit_blocks as f64 / references.len() as f64;
             let model = ideal(&references, capacity as usize * factor);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{AfterCrash, Mode, StrictFlush};
 use flaz_engine::write_budget::WriteBudget;
@@ -143,8 +143,8 @@ pub struct CreateArgs {
     pub shared: bool,
     /// Codec for new blocks
     // The codec registry provides the text, so that a new codec is one file.
-    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", flaz_codec::choices()))]
-    pub codec: CodecSpec,
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", CodecChoice::choices()))]
+    pub codec: CodecChoice,
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]
     pub extent_size: u64,
@@ -289,8 +289,8 @@ pub struct ServeArgs {
     pub write_budget: Option<WriteBudget>,
     /// Codec for new blocks
     #[arg(long, value_name = "CODEC",
-        help = format!("Codec for new blocks: {} [default: as set, else as created]", flaz_codec::choices()))]
-    pub codec: Option<CodecSpec>,
+        help = format!("Codec for new blocks: {} [default: as set, else as created]", CodecChoice::choices()))]
+    pub codec: Option<CodecChoice>,
     /// Start with an empty cache, for example after the origin was changed without flaz
     #[arg(long)]
     pub discard_cache: bool,
@@ -798,7 +798,7 @@ mod tests {
         };
         assert_eq!(
             (create.codec, create.extent_size, create.force),
-            (CodecSpec::LZ4, 64 << 10, false)
+            (CodecChoice::default(), 64 << 10, false)
         );
     }
 

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_codec::{CodecSpec, encoder};
+use flaz_codec::{CodecChoice, CodecSpec, encoder};
 use flaz_device::{Device, Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
@@ -25,7 +25,7 @@ struct Work<'a> {
     /// Size of the data area of the cache in bytes.
     cache_len: u64,
     mode: Mode,
-    codec: CodecSpec,
+    codec: CodecChoice,
     /// Size of each request in bytes.
     request: usize,
     /// Read everything twice from an origin that has the data, instead of writing it.
@@ -39,7 +39,7 @@ impl Work<'_> {
             data,
             cache_len,
             mode: Mode::WriteThrough,
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             request: 64 << 10,
             read: false,
         }
@@ -187,7 +187,7 @@ pub fn rows(runs: usize, quick: bool, bar: &indicatif::ProgressBar) -> Vec<Row> 
     let ratio = counts.codec_in_bytes as f64 / counts.codec_out_bytes as f64;
     held.push(holdings.cached_blocks as f64 * 4096.0 / (ratio * holdings.capacity_bytes as f64));
     let plain = exercise(Work {
-        codec: CodecSpec::NONE,
+        codec: CodecChoice::NONE,
         ..Work::fill(&data, cache_len)
     });
     let gained = holdings.cached_blocks as f64 / plain.stats.holdings.cached_blocks as f64;
@@ -267,11 +267,11 @@ fn random_beside_none(len: usize, runs: usize, bar: &indicatif::ProgressBar) -> 
             };
             // The order alternates between runs.
             let (ours, plain) = if run.is_multiple_of(2) {
-                let ours = times(CodecSpec::default());
-                (ours, times(CodecSpec::NONE))
+                let ours = times(CodecChoice::default());
+                (ours, times(CodecChoice::NONE))
             } else {
-                let plain = times(CodecSpec::NONE);
-                (times(CodecSpec::default()), plain)
+                let plain = times(CodecChoice::NONE);
+                (times(CodecChoice::default()), plain)
             };
             for (at, ratios) in ratios.iter_mut().enumerate() {
                 ratios.push(plain[at].as_secs_f64() / ours[at].as_secs_f64());

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::{Device, DeviceError, Env, IoBuf};
 use flaz_engine::cache::lifecycle::{Lifecycle, OpenOptions};
 use flaz_engine::cache::shard_set::{GroupParts, Reached, ShardGroup, ShardSet, ShardsState, Share};
@@ -171,7 +171,7 @@ async fn make(path: &Path, len: u64) -> Result<(Rc<Sparse>, Rc<MadeUp>), BenchEr
         uuid: uuid::Uuid::from_u128(1),
         created_unix_s: 0,
         wish: wish.into(),
-        codec: CodecSpec::default(),
+        codec: CodecChoice::default(),
         origin_len: origin.len,
         origin_identity: "bench".into(),
         origin_path: "bench".into(),

@@ -75,6 +75,7 @@ fn print(name: &str, trace: &Trace, policy: PolicyKind) {
             blocks,
             Data::Random,
             policy,
+            CodecChoice::default(),
             restriction,
         );
         Outcome::of(&stats)

@@ -18,11 +18,13 @@
 //! | `none`, `lz4`, `zstd`, `zlib`, `lzo` | one codec each |
 //! | `registry` | list of the codecs, search by number or name, decoders |
 //! | `spec` | a codec and its level as users write them |
+//! | `choice` | what a cache compresses with: a codec, or `auto` |
 //! | `meter` | compressed length of a chunk |
 //! | [`compressibility`] | single-value blocks; cheap test whether compression can pay |
 
 #![forbid(unsafe_code)]
 
+mod choice;
 mod codec;
 pub mod compressibility;
 mod lz4;
@@ -34,6 +36,7 @@ mod spec;
 mod zlib;
 mod zstd;
 
+pub use choice::CodecChoice;
 pub use codec::{CodecId, DecodeError, Decoder, Encoder};
 pub use meter::Meter;
 pub use registry::{Decoders, choices, ids};

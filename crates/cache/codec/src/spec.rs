@@ -46,7 +46,7 @@ impl CodecSpec {
     /// # Errors
     /// If no codec has this number, or the codec has no such level.
     pub fn new(id: CodecId, level: Option<i8>) -> Result<Self, SpecError> {
-        let codec = by_id(id).ok_or_else(|| SpecError::unknown(&id.to_string()))?;
+        let codec = by_id(id).ok_or_else(|| SpecError::unknown(&id.to_string(), &choices()))?;
         match (&codec.levels, level) {
             (None, None | Some(0)) => Ok(Self { id, level: 0 }),
             (Some(levels), None) => Ok(Self {
@@ -68,6 +68,23 @@ impl CodecSpec {
     #[must_use]
     pub fn level(self) -> i8 {
         self.level
+    }
+
+    /// As written by users. `choices` is what an unknown name is answered with.
+    pub(crate) fn parse_among(text: &str, choices: &str) -> Result<Self, SpecError> {
+        let (name, level) = match text.split_once(':') {
+            Some((name, level)) => (name, Some(level)),
+            None => (text, None),
+        };
+        let codec = by_name(name).ok_or_else(|| SpecError::unknown(text, choices))?;
+        match level {
+            None => Self::new(codec.id, None),
+            Some(_) if codec.levels.is_none() => Err(SpecError::level(codec, text)),
+            Some(level) => {
+                let level = level.parse().map_err(|_| SpecError::level(codec, level))?;
+                Self::new(codec.id, Some(level))
+            }
+        }
     }
 
     fn codec(self) -> &'static Codec {
@@ -105,19 +122,7 @@ impl FromStr for CodecSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let (name, level) = match text.split_once(':') {
-            Some((name, level)) => (name, Some(level)),
-            None => (text, None),
-        };
-        let codec = by_name(name).ok_or_else(|| SpecError::unknown(text))?;
-        match level {
-            None => Self::new(codec.id, None),
-            Some(_) if codec.levels.is_none() => Err(SpecError::level(codec, text)),
-            Some(level) => {
-                let level = level.parse().map_err(|_| SpecError::level(codec, level))?;
-                Self::new(codec.id, Some(level))
-            }
-        }
+        Self::parse_among(text, &choices())
     }
 }
 
@@ -141,8 +146,8 @@ impl From<CodecSpec> for String {
 pub struct SpecError(String);
 
 impl SpecError {
-    fn unknown(found: &str) -> Self {
-        Self(format!("unknown codec {found:?}: expected {}", choices()))
+    fn unknown(found: &str, choices: &str) -> Self {
+        Self(format!("unknown codec {found:?}: expected {choices}"))
     }
 
     fn level(codec: &Codec, found: &str) -> Self {

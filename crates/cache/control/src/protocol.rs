@@ -308,7 +308,7 @@ fn versioned_object(line: &str) -> Result<Map<String, Value>, LineError> {
 
 #[cfg(test)]
 mod tests {
-    use flaz_codec::CodecSpec;
+    use flaz_codec::CodecChoice;
     use flaz_engine::policy::PolicyKind;
     use flaz_engine::settings::Mode;
 
@@ -407,7 +407,7 @@ mod tests {
         let settings = Settings {
             mode: Mode::PassThrough,
             policy: PolicyKind::Fifo,
-            codec: CodecSpec::NONE,
+            codec: CodecChoice::NONE,
             ..Settings::default()
         };
         for reply in [

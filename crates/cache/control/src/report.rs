@@ -12,7 +12,7 @@ mod health;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_engine::policy::Allowance;
 use flaz_engine::settings::{Mode, Settings};
 use serde::{Deserialize, Serialize};
@@ -313,6 +313,15 @@ pub struct CodecReport {
     pub compress_s: f64,
     /// CPU time spent decompressing, in seconds.
     pub decompress_s: f64,
+    /// Blocks that `auto` compressed again when they were stored again at reclaim.
+    #[serde(default)]
+    pub recompressed_blocks: u64,
+    /// Bytes that this saved.
+    #[serde(default)]
+    pub recompressed_saved_bytes: u64,
+    /// Time that reclaim waited for this, in seconds.
+    #[serde(default)]
+    pub recompress_s: f64,
 }
 
 /// Current contents of the cache.
@@ -565,7 +574,7 @@ pub struct CreateReport {
     pub origin: OriginReport,
     /// The codec for new blocks.
     #[schemars(with = "String")]
-    pub codec: CodecSpec,
+    pub codec: CodecChoice,
 }
 
 /// The result of `flaz flush`.

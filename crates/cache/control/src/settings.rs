@@ -5,7 +5,7 @@
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 
-use flaz_codec::{CodecSpec, SpecError};
+use flaz_codec::{CodecChoice, SpecError};
 use flaz_engine::choice::{self, Choice, UnknownChoice};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{DIRTY_PERCENT_MAX, Mode, Settings, StoredSettings, StrictFlush};
@@ -105,7 +105,7 @@ pub struct SettingsPatch {
     pub policy: Option<PolicyKind>,
     /// Codec for new blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub codec: Option<CodecSpec>,
+    pub codec: Option<CodecChoice>,
     /// Sequential runs longer than this many bytes are not cached; 0 caches all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequential_cutoff: Option<u64>,
@@ -145,7 +145,7 @@ impl SettingsPatch {
             let twice = match key {
                 "mode" => patch.mode.replace(parse_choice(key, value)?).is_some(),
                 "policy" | "admission" => patch.policy.replace(parse_choice(key, value)?).is_some(),
-                "codec" => patch.codec.replace(value.parse::<CodecSpec>()?).is_some(),
+                "codec" => patch.codec.replace(value.parse::<CodecChoice>()?).is_some(),
                 "sequential-cutoff" => {
                     let bytes = size::parse(value).map_err(|source| SettingError::Size {
                         key: key.to_owned(),

@@ -62,4 +62,7 @@ pub trait Env: Clone + 'static {
 
     /// Number of cores that [`Env::compute`] can use; 1 means that splitting work gains nothing.
     fn parallelism(&self) -> usize;
+
+    /// Whether the processors of the machine have little time left, so that work that can be left out should be. Cheap.
+    fn is_busy(&self) -> bool;
 }

@@ -15,6 +15,8 @@ pub enum PlantedBug {
     ClockTickedOnce,
     /// A read joins another that a write has overtaken.
     OvertakenReadJoined,
+    /// A damaged fragment is compressed again, with a correct checksum.
+    RepackedDamaged,
     /// A write leaves the old copy in the index.
     RetireSkipped,
     /// A trim leaves the old copy in the index.

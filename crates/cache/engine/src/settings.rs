@@ -1,6 +1,6 @@
 //! The settings of a cache that may change while it is served.
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use serde::{Deserialize, Serialize};
 
 use crate::choice::choice;
@@ -70,7 +70,7 @@ pub struct Settings {
     pub policy: PolicyKind,
     /// Codec for new blocks.
     #[schemars(with = "String")]
-    pub codec: CodecSpec,
+    pub codec: CodecChoice,
     /// Reads of a sequential stream beyond this many bytes are not cached; 0 caches all.
     #[serde(rename = "sequential_cutoff_bytes")]
     pub sequential_cutoff: u64,
@@ -91,7 +91,7 @@ impl Default for Settings {
         Self {
             mode: Mode::default(),
             policy: PolicyKind::default(),
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             sequential_cutoff: 0,
             dirty_percent: DIRTY_PERCENT_DEFAULT,
             strict_flush: StrictFlush::default(),
@@ -121,7 +121,7 @@ pub struct StoredSettings {
 impl StoredSettings {
     /// The settings of an opening that chooses none: these, else the defaults.
     #[must_use]
-    pub fn with_codec(&self, codec: CodecSpec) -> Settings {
+    pub fn with_codec(&self, codec: CodecChoice) -> Settings {
         let defaults = Settings::default();
         Settings {
             mode: self.mode.unwrap_or(defaults.mode),
@@ -144,6 +144,8 @@ pub const DIRTY_PERCENT_DEFAULT: u8 = 25;
 mod tests {
     use std::fmt::{Debug, Display};
     use std::str::FromStr;
+
+    use flaz_codec::CodecSpec;
 
     use serde::de::DeserializeOwned;
 
@@ -197,7 +199,7 @@ mod tests {
         let settings = Settings {
             mode: Mode::WriteBack,
             policy: PolicyKind::SecondTouch,
-            codec: CodecSpec::ZSTD,
+            codec: CodecSpec::ZSTD.into(),
             sequential_cutoff: 4096,
             dirty_percent: 10,
             strict_flush: StrictFlush::Always,

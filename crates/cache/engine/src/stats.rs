@@ -175,6 +175,12 @@ counters! {
     reinserted_blocks,
     /// Bytes of fragments stored again.
     reinserted_bytes,
+    /// Blocks of those that were compressed again with a stronger codec.
+    repacked_blocks,
+    /// Bytes of fragments that this saved.
+    repacked_saved_bytes,
+    /// Time that reclaim waited for this, in nanoseconds.
+    repack_ns,
     /// Blocks dropped at reclaim.
     reclaimed_blocks,
     /// Bytes discarded on the cache device.

@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
 use std::rc::Rc;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Start, create};
 use flaz_engine::format::geometry::GeometryOptions;
@@ -33,7 +33,7 @@ impl Platform for Simulated {
 }
 
 const CLIENTS: u64 = 6;
-const CODECS: [&str; 6] = ["lz4", "none", "zstd:1", "zlib:1", "lzo", "zstd:-3"];
+const CODECS: [&str; 7] = ["lz4", "none", "zstd:1", "zlib:1", "lzo", "zstd:-3", "auto"];
 
 /// The parameters of one run.
 #[derive(Clone, Debug)]
@@ -292,7 +292,7 @@ fn run(plan: &Plan) -> Outcome {
             uuid: uuid::Uuid::from_u128(u128::from(plan.seed)),
             created_unix_s: 0,
             wish: plan.wish.into(),
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             origin_len: plan.origin_len,
             origin_identity: "sim".into(),
             origin_path: "sim".into(),
@@ -452,6 +452,7 @@ fn concurrent_clients_see_what_was_written() {
         ("joined reads", counts.joined_reads),
         ("reclaimed regions", counts.regions_reclaimed),
         ("reinserted blocks", counts.reinserted_blocks),
+        ("blocks compressed again", counts.repacked_blocks),
         ("overtaken admissions", counts.refused_overtaken),
         ("tombstones", counts.tombstones),
         ("raw blocks", counts.raw_blocks),
@@ -583,7 +584,7 @@ fn a_write_that_overtakes_an_admission_wins() {
             uuid: uuid::Uuid::from_u128(9),
             created_unix_s: 0,
             wish: wish.into(),
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             origin_len: 4 << 20,
             origin_identity: "sim".into(),
             origin_path: "sim".into(),
@@ -642,7 +643,7 @@ fn two_readers_of_one_missed_block_cause_one_origin_read() {
             uuid: uuid::Uuid::from_u128(9),
             created_unix_s: 0,
             wish: GeometryOptions::default().into(),
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             origin_len: 4 << 20,
             origin_identity: "sim".into(),
             origin_path: "sim".into(),
@@ -680,7 +681,7 @@ async fn create_small(disk: &SimDisk) {
         uuid: uuid::Uuid::from_u128(9),
         created_unix_s: 0,
         wish: GeometryOptions::default().into(),
-        codec: CodecSpec::default(),
+        codec: CodecChoice::default(),
         origin_len: 4 << 20,
         origin_identity: "sim".into(),
         origin_path: "sim".into(),

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::GeometryOptions;
@@ -52,7 +52,7 @@ impl World {
                 ..GeometryOptions::default()
             }
             .into(),
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             origin_len: ORIGIN_BYTES,
             origin_identity: "sim".into(),
             origin_path: "sim".into(),

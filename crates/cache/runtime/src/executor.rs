@@ -286,4 +286,8 @@ impl Env for Rt {
     fn parallelism(&self) -> usize {
         compute::threads()
     }
+
+    fn is_busy(&self) -> bool {
+        crate::load::is_busy()
+    }
 }

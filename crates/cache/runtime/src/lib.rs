@@ -25,6 +25,7 @@
 //! | [`net`] | sockets: accept, receive, send |
 //! | [`mod@peer`] | the process at the other end of a Unix socket |
 //! | [`mod@file`] | files and block devices |
+//! | `load` | whether the processors of the machine are busy |
 //! | [`emulate`] | emulation of slow devices |
 //!
 //! Invariants:
@@ -44,6 +45,7 @@ mod driver;
 pub mod emulate;
 mod executor;
 pub mod file;
+mod load;
 pub mod mailbox;
 pub mod memory;
 pub mod net;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_control::chain;
 use flaz_control::report::{
     CacheReport, CacheState, CheckReport, CreateReport, DumpRecord, OriginReport, PROBLEMS_LISTED_MAX,
@@ -193,7 +193,7 @@ pub(crate) fn creation(origin: &FileDevice, sizes: Sizes) -> Result<CreateOption
         uuid: Uuid::new_v4(),
         created_unix_s: since.map_or(0, |since| since.as_secs()),
         wish: sizes,
-        codec: CodecSpec::default(),
+        codec: CodecChoice::default(),
         origin_len: origin.len(),
         origin_identity: origin.identity().id.clone(),
         origin_path: origin_path

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_control::settings::{Emulation, SettingsPatch};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::settings::{AfterCrash, Settings};
@@ -20,7 +20,7 @@ pub struct CreateSpec {
     /// The origin: exists, is a file or a block device, and is not the cache device.
     pub origin: PathBuf,
     /// Codec for new blocks, stored in the superblock.
-    pub codec: CodecSpec,
+    pub codec: CodecChoice,
     /// Size of a full extent in bytes: a power of two, 32 KiB to 256 KiB.
     pub extent_bytes: u64,
     /// Size of a region in bytes; by default it depends on the size of the cache.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 
 use super::{output, target};
 use crate::args::{SHARDS_MAX, TargetArgs, device_name, extent_size};
@@ -70,8 +70,8 @@ pub struct AddArgs {
     #[arg(long, value_name = "ORIGIN")]
     pub origin: PathBuf,
     /// Codec for new blocks
-    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", flaz_codec::choices()))]
-    pub codec: CodecSpec,
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", CodecChoice::choices()))]
+    pub codec: CodecChoice,
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]
     pub extent_size: u64,

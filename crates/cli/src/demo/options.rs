@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_demo::dataset::{BYTES_MIN, DEFAULT_FOLDERS};
 use flaz_demo::{DemoError, Plan};
 
@@ -47,8 +47,8 @@ pub struct DemoArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub cache_size: Option<u64>,
     /// Codec of the compressed cache
-    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec of the compressed cache: {}", flaz_codec::choices()))]
-    pub codec: CodecSpec,
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec of the compressed cache: {}", CodecChoice::choices()))]
+    pub codec: CodecChoice,
     /// Number of clients, each with one request in flight
     #[arg(long, value_name = "N", default_value = "4", value_parser = whole(1..=CLIENTS_MAX))]
     pub clients: u32,
@@ -141,7 +141,7 @@ impl DemoArgs {
                 size::HumanBytes(bytes)
             )));
         }
-        if self.codec == CodecSpec::NONE {
+        if self.codec == CodecChoice::NONE {
             let message = "--codec none: the uncompressed run is always made; choose a codec that compresses";
             return Err(DemoError::Usage(message.into()));
         }

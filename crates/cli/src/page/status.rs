@@ -331,6 +331,14 @@ fn codec(page: &mut Page, codec: &CodecReport) {
         HumanDuration(seconds(codec.decompress_s)),
         HumanCount(codec.decompressed_blocks)
     ));
+    if codec.recompressed_blocks > 0 {
+        page.more(&format!(
+            "{} blocks compressed again at reclaim, {} saved, {} waited for that",
+            HumanCount(codec.recompressed_blocks),
+            HumanBytes(codec.recompressed_saved_bytes),
+            HumanDuration(seconds(codec.recompress_s))
+        ));
+    }
 }
 
 fn movement(page: &mut Page, live: &LiveReport) {

@@ -42,7 +42,7 @@ pub struct Shape {
 /// Shapes in write-through. Corpus inputs select one by a number modulo their count.
 pub const SHAPES: [Shape; 8] = [
     shape("clean", 512, 1, "lz4", PolicyKind::S3Fifo, End::Clean),
-    shape("killed", 512, 1, "lz4", PolicyKind::S3Fifo, End::Killed),
+    shape("killed", 512, 1, "auto", PolicyKind::S3Fifo, End::Killed),
     shape("cut", 512, 1, "none", PolicyKind::Fifo, End::Cut),
     shape("reclaiming", 512, 1, "none", PolicyKind::Fifo, End::Reclaiming),
     shape(
@@ -78,7 +78,7 @@ pub const DIRTY_SHAPES: [Shape; 4] = [
         "dirty, clean",
         512,
         1,
-        "lz4",
+        "auto",
         PolicyKind::S3Fifo,
         End::Clean,
     )),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::{DeviceOp, Env};
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
@@ -117,7 +117,12 @@ impl Made {
             discard_mode: DiscardMode::Zero,
             ..DiskConfig::fast(len)
         };
-        let mut origin = DiskImage::new(disk(shape.origin_len, 512));
+        // Slow enough for `auto` to compress blocks again.
+        let slow = Duration::from_micros(400)..=Duration::from_micros(600);
+        let mut origin = DiskImage::new(DiskConfig {
+            read_latency: slow,
+            ..disk(shape.origin_len, 512)
+        });
         origin.write(0, &sectors(0, shape.origin_len / SECTOR, version));
         let cache = DiskImage::new(disk(cache_len, shape.sector_bytes));
         let world = World::new(version.into(), &origin, &cache);
@@ -132,7 +137,7 @@ impl Made {
                     shard_count: Some(shape.shard_count),
                 }
                 .into(),
-                codec: CodecSpec::default(),
+                codec: CodecChoice::default(),
                 origin_len: shape.origin_len,
                 origin_identity: "sim:origin".into(),
                 origin_path: "/dev/slow".into(),

@@ -148,6 +148,10 @@ impl Env for SimEnv {
     fn parallelism(&self) -> usize {
         self.core.parallelism.get()
     }
+
+    fn is_busy(&self) -> bool {
+        self.core.busy.get()
+    }
 }
 
 struct Sleep {

@@ -143,6 +143,7 @@ pub(crate) struct Core {
     pub(crate) steps: Cell<u64>,
     pub(crate) step_limit: Cell<u64>,
     pub(crate) parallelism: Cell<usize>,
+    pub(crate) busy: Cell<bool>,
     pub(crate) trace: Cell<u64>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) timers: RefCell<Timers>,
@@ -186,6 +187,7 @@ impl Sim {
             steps: Cell::new(0),
             step_limit: Cell::new(STEP_LIMIT_DEFAULT),
             parallelism: Cell::new(1),
+            busy: Cell::new(false),
             trace: Cell::new(seed),
             tasks: RefCell::default(),
             timers: RefCell::default(),
@@ -213,6 +215,11 @@ impl Sim {
     /// Stops the run when [`Sim::steps`] reaches `steps_max`.
     pub fn set_step_limit(&self, steps_max: u64) {
         self.core.step_limit.set(steps_max);
+    }
+
+    /// The result of `Env::is_busy`; initially false.
+    pub fn set_busy(&self, busy: bool) {
+        self.core.busy.set(busy);
     }
 
     /// The result of `Env::parallelism`; initially 1.

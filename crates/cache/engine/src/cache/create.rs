@@ -1,6 +1,6 @@
 //! Creating an empty cache.
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::{Device, DeviceError, IoBuf};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
@@ -40,7 +40,7 @@ pub struct CreateOptions {
     /// Its sizes.
     pub wish: Sizes,
     /// Codec for new blocks.
-    pub codec: CodecSpec,
+    pub codec: CodecChoice,
     /// Size of the origin in bytes.
     pub origin_len: u64,
     /// Identity of the origin.

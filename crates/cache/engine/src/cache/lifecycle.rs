@@ -33,7 +33,7 @@ mod growth;
 
 use std::time::Duration;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::{Device, Env};
 
 use super::error::{CacheError, Unreadable, Untrusted};
@@ -203,7 +203,7 @@ impl Lifecycle {
         around: &Surroundings<P>,
         shards: &S,
         settings: StoredSettings,
-        codec: CodecSpec,
+        codec: CodecChoice,
     ) -> Result<(), CacheError> {
         if shards.state().await?.fenced {
             return Err(CacheError::Fenced);

@@ -1,6 +1,6 @@
 //! Reading the superblock, and its states before, while and after a cache is served.
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
@@ -223,7 +223,7 @@ pub(super) async fn store_settings_served<C: Device, E: Env>(
     cache: &C,
     superblock: &mut Superblock,
     writes: &OriginWrites,
-    (settings, codec): (StoredSettings, CodecSpec),
+    (settings, codec): (StoredSettings, CodecChoice),
 ) -> Result<(), CacheError> {
     let before = (superblock.settings, superblock.codec);
     if before == (settings, codec) {

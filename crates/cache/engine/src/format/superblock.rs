@@ -6,7 +6,7 @@
 //! The valid slot with the higher generation counts. An update writes one slot and flushes, so that a torn write leaves
 //! the older one; then it writes the same bytes to the other slot.
 
-use flaz_codec::{CodecId, CodecSpec};
+use flaz_codec::{CodecChoice, CodecId};
 use std::num::NonZeroU32;
 use uuid::Uuid;
 
@@ -148,7 +148,7 @@ pub struct Superblock {
     /// The cache may hold dirty blocks: set before the first block is dirty, cleared at a clean stop that leaves none.
     pub dirty: bool,
     /// Default codec for new blocks.
-    pub codec: CodecSpec,
+    pub codec: CodecChoice,
     /// The other settings that were chosen for this cache.
     pub settings: StoredSettings,
     /// Bytes taken from the write budget that time had not refilled at the clean stop. `None`: unknown, because the cache was not
@@ -398,12 +398,12 @@ impl Superblock {
                 format!("{} level {}", raw.codec.get(), raw.codec_level.get()),
             );
         };
-        let level = if CodecSpec::new(CodecId(id), None).is_ok_and(|spec| spec.level() == level) {
+        let level = if CodecChoice::new(CodecId(id), None).is_ok_and(|spec| spec.level() == level) {
             None
         } else {
             Some(level)
         };
-        let codec = CodecSpec::new(CodecId(id), level)
+        let codec = CodecChoice::new(CodecId(id), level)
             .map_err(|error| FormatError::field(WHAT, "codec", "a known codec and level", error))?;
         Ok(Self {
             uuid: Uuid::from_bytes(raw.uuid),
@@ -448,7 +448,7 @@ mod tests {
             valid_from_epoch: Epoch(1),
             after_crash: AfterCrash::Warm,
             dirty: true,
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             settings: StoredSettings {
                 mode: Some(Mode::WriteBack),
                 sequential_cutoff: Some(4 << 20),

@@ -14,7 +14,7 @@ use super::packing::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::queue::{Candidate, Job};
 use super::{Platform, Shard, Shared};
 use crate::planted::{PlantedBug, planted};
-use crate::policy::{Admission, Allowance};
+use crate::policy::{Admission, Allowance, Ring};
 use crate::settings::Mode;
 use crate::stats::count;
 use crate::units::LocalBlock;
@@ -113,7 +113,19 @@ impl<P: Platform> Shard<P> {
         candidates: Vec<Candidate>,
         scratch: Vec<u8>,
     ) -> Vec<u8> {
-        let candidates = self.not_overtaken(first, candidates).await;
+        let mut candidates = self.not_overtaken(first, candidates).await;
+        // With one core, the codec would keep this thread from serving clients.
+        if self.env.parallelism() > 1
+            && let Some(codec) = self.second_codec()
+        {
+            let stay: Vec<_>;
+            (stay, candidates) = (candidates.into_iter())
+                .partition(|candidate| candidate.ring == Ring::Main && !candidate.written);
+            for batch in self.pack_second(&data, &stay, codec).await {
+                self.store_batch(first, &data, &batch).await;
+                self.codecs.put_back(batch.packer);
+            }
+        }
         if candidates.len() >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
             for batch in self.pack_spread(&data, &candidates).await {
                 self.store_batch(first, &data, &batch).await;

@@ -1,11 +1,11 @@
 //! The encoders and decoders of a shard, kept between uses.
 //!
-//! Invariants: a packer is in use or in the pool; the pool has packers of one codec, as many as were in use at the same
-//! time.
+//! Invariants: a packer is in use or in the pool; the pool has packers of the codecs of one choice, of each as many as were in
+//! use at the same time.
 
 use std::cell::RefCell;
 
-use flaz_codec::{CodecSpec, Decoders};
+use flaz_codec::{CodecChoice, CodecSpec, Decoders};
 
 use super::fragment::{self, FragmentError, Packer};
 use crate::format::extent::FragmentIdentity;
@@ -18,11 +18,12 @@ pub(super) struct CodecPool {
 }
 
 impl CodecPool {
-    /// Takes a packer of a codec from the pool, or creates one.
-    pub(super) fn take(&self, codec: CodecSpec) -> Packer {
+    /// Takes a packer of a codec of `choice` from the pool, or creates one.
+    pub(super) fn take(&self, codec: CodecSpec, choice: CodecChoice) -> Packer {
         let mut packers = self.packers.borrow_mut();
-        packers.retain(|packer| packer.codec() == codec);
-        packers.pop().unwrap_or_else(|| Packer::new(codec))
+        packers.retain(|packer| choice.uses(packer.codec()));
+        let found = packers.iter().rposition(|packer| packer.codec() == codec);
+        found.map_or_else(|| Packer::new(codec), |at| packers.swap_remove(at))
     }
 
     /// Puts a packer back.
@@ -54,13 +55,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pool_has_packers_of_one_codec() {
+    fn the_pool_has_packers_of_one_choice() {
         let pool = CodecPool::default();
-        let [lz4, zstd] = ["lz4", "zstd"].map(|codec| codec.parse().expect("a codec"));
-        pool.put_back(pool.take(lz4));
-        pool.put_back(pool.take(lz4));
-        assert_eq!(pool.packers.borrow().len(), 1);
-        assert_eq!(pool.take(zstd).codec(), zstd);
-        assert!(pool.packers.borrow().is_empty());
+        let (lz4, auto) = (CodecSpec::LZ4, CodecChoice::Auto);
+        let zstd = auto.second().expect("a second codec");
+        for codec in [lz4, zstd, zstd, lz4] {
+            let packer = pool.take(codec, auto);
+            assert_eq!(packer.codec(), codec);
+            pool.put_back(packer);
+        }
+        assert_eq!(pool.packers.borrow().len(), 2, "one of each");
+        pool.put_back(pool.take(lz4, lz4.into()));
+        assert_eq!(pool.packers.borrow().len(), 1, "zstd is used no more");
     }
 }

@@ -12,6 +12,7 @@
 //! | [`intents`] | stripes that may differ from the origin |
 //! | [`io`] | the two devices |
 //! | [`tuning`], [`budget`], [`identity`] | settings and policy; the write budget; what never changes |
+//! | [`second_stage`] | whether blocks that stay are compressed again |
 //! | [`contents`], [`manifest_reader`], [`region_reader`] | no state: reading what an earlier opening left |
 //!
 //! An operation that needs several components is a method of the shard. Such methods only call methods of files below their
@@ -33,6 +34,7 @@
 //! | `packing` | compression before an append |
 //! | `room` | waiting for space in the log |
 //! | `reclaim` | freeing the oldest regions |
+//! | `repack` | compressing fragments again at reclaim |
 //! | `space` | taking and giving back the space of regions |
 //! | `writeback_runs` | writing dirty blocks to the origin |
 //! | `load` | the contents of one block |
@@ -87,8 +89,10 @@ mod reclaim;
 mod reclaimer;
 mod recover;
 mod region_reader;
+mod repack;
 mod resize;
 mod room;
+mod second_stage;
 mod sending;
 #[cfg(test)]
 mod simulated;
@@ -131,6 +135,7 @@ use order::WriteOrder;
 use origin_reads::OriginReads;
 use queue::AdmissionQueue;
 use reclaimer::Reclaimer;
+use second_stage::SecondStage;
 use tasks::{Phase, TaskGroup};
 use tuning::Tuning;
 use writeback::{Level, Writeback};
@@ -195,6 +200,7 @@ pub struct Shard<P: Platform> {
     map: BlockMap,
     log: SegmentLog,
     codecs: CodecPool,
+    second_stage: SecondStage,
     order: WriteOrder,
     origin_reads: OriginReads,
     queue: AdmissionQueue,
@@ -281,6 +287,7 @@ impl<P: Platform> Shard<P> {
                 },
             ),
             codecs: CodecPool::default(),
+            second_stage: SecondStage::default(),
             order: WriteOrder::new(geometry.shard_len() / BLOCK_BYTES as u64),
             origin_reads: OriginReads::new(),
             queue: AdmissionQueue::new(),
@@ -542,7 +549,8 @@ impl<P: Platform> Shard<P> {
 
     /// Takes a packer for the current codec. The caller must put it back.
     fn take_packer(&self) -> Packer {
-        self.codecs.take(self.tuning.settings().codec)
+        let choice = self.tuning.settings().codec;
+        self.codecs.take(choice.first(), choice)
     }
 
     /// Whether blocks are or may become dirty.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use flaz_codec::CodecSpec;
 use flaz_device::{Env, Nanos, Priority};
 use futures_util::future::join_all;
 
@@ -14,6 +15,9 @@ use crate::units::BLOCK_BYTES;
 
 /// Number of blocks of a job from which packing is spread over the cores.
 pub(super) const PACK_SPLIT_BLOCKS_MIN: usize = 16;
+
+/// Number of blocks that a codec thread packs with the second codec before other work can begin there.
+pub(super) const SECOND_JOB_BLOCKS: usize = 8;
 
 /// The result of packing some blocks of a job.
 pub(super) struct Batch {
@@ -83,13 +87,37 @@ impl Batch {
 impl<P: Platform> Shard<P> {
     /// Packs many blocks on all cores.
     pub(super) async fn pack_spread(&self, data: &Shared, candidates: &[Candidate]) -> Vec<Batch> {
-        let started = self.env.now();
         let share = candidates
             .len()
             .div_ceil(self.env.parallelism())
             .max(PACK_SPLIT_BLOCKS_MIN / 2);
+        let codec = self.tuning.settings().codec.first();
+        self.pack_in_jobs(data, candidates, codec, share).await
+    }
+
+    /// Packs blocks that stay, on codec threads.
+    pub(super) async fn pack_second(
+        &self,
+        data: &Shared,
+        candidates: &[Candidate],
+        codec: CodecSpec,
+    ) -> Vec<Batch> {
+        self.pack_in_jobs(data, candidates, codec, SECOND_JOB_BLOCKS)
+            .await
+    }
+
+    async fn pack_in_jobs(
+        &self,
+        data: &Shared,
+        candidates: &[Candidate],
+        codec: CodecSpec,
+        share: usize,
+    ) -> Vec<Batch> {
+        let started = self.env.now();
+        let choice = self.tuning.settings().codec;
         let jobs = candidates.chunks(share).map(|chunk| {
-            let (chunk, data, packer) = (chunk.to_vec(), Arc::clone(data), self.take_packer());
+            let packer = self.codecs.take(codec, choice);
+            let (chunk, data) = (chunk.to_vec(), Arc::clone(data));
             self.env.compute(Priority::Write, move || {
                 Batch::pack(packer, &data, &chunk, Vec::new())
             })

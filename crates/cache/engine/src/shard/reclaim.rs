@@ -2,9 +2,11 @@
 //!
 //! The policy chooses the ring whose oldest region is freed, and for each block in it: drop it, or store it again
 //! because it was used. To store a block again, reclaim copies the fragment without decoding it, so damage stays
-//! detectable (see [`crate::format::extent::moved_checksum`]). The region is discarded before it is reused.
+//! detectable (see [`crate::format::extent::moved_checksum`]); or it compresses the block again (see [`super::repack`]). The
+//! region is discarded before it is reused.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use flaz_device::{DeviceError, Env, IoBuf};
@@ -13,11 +15,12 @@ use futures_util::future::join;
 use super::gather::{Limits, neighbours};
 use super::log::{Append, Appended, Class, Copies, Victim};
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
+use super::repack::{Kept, Repacked};
 use super::tasks::Phase;
 use super::writeback_runs::Dirty;
 use super::{Platform, Shard, fragment};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
-use crate::index::Entry;
+use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Allowance, Fate, Price, Ring};
 use crate::stats::count;
@@ -374,17 +377,34 @@ impl<P: Platform> Shard<P> {
             } else {
                 self.read_cache(range.start, range.end - range.start).await.ok()
             };
-            for survivor in group {
-                let bytes = read.as_ref().map(|(buf, at)| {
-                    let skip = at + (survivor.start - range.start) as usize;
-                    &buf[skip..skip + (survivor.end - survivor.start) as usize]
+            let read = read.map(|(buf, at)| (Arc::new(buf), at));
+            let place = |survivor: &Survivor, at: usize| {
+                let start = at + (survivor.start - range.start) as usize;
+                start..start + (survivor.end - survivor.start) as usize
+            };
+            let mut repacked = Vec::new();
+            if let Some((buf, at)) = &read
+                && self.second_codec().is_some()
+            {
+                let kept = group.iter().map(|survivor| Kept {
+                    block: survivor.block,
+                    entry: survivor.entry,
+                    place: place(survivor, *at),
                 });
-                self.store_one_again(survivor, bytes.unwrap_or_default()).await;
+                repacked = self.repack(buf, &kept.collect::<Vec<_>>()).await;
+            }
+            let mut repacked = repacked.into_iter().peekable();
+            for (index, survivor) in group.iter().enumerate() {
+                let bytes = read.as_ref().map(|(buf, at)| &buf[place(survivor, *at)]);
+                let again = repacked.next_if(|(at, _)| *at == index).map(|(_, again)| again);
+                self.store_one_again(survivor, bytes.unwrap_or_default(), again)
+                    .await;
             }
         }
     }
 
-    async fn store_one_again(self: &Rc<Self>, survivor: &Survivor, bytes: &[u8]) {
+    /// Stores a block again: its fragment as it is in `bytes`, or as it was compressed again.
+    async fn store_one_again(self: &Rc<Self>, survivor: &Survivor, bytes: &[u8], repacked: Option<Repacked>) {
         let global: BlockNumber = self.global(survivor.block);
         let mut verified = false;
         loop {
@@ -400,32 +420,15 @@ impl<P: Platform> Shard<P> {
             if is_refused {
                 return;
             }
-            let what = match entry.place() {
-                crate::index::Place::SameFilled { value, .. } => Append::SameFilled {
-                    value,
-                    dirty: entry.dirty(),
+            let what = match &repacked {
+                Some(again) => again.as_append(entry.dirty()),
+                None => match self.as_it_is(global, entry, bytes, &mut verified) {
+                    Some(what) => what,
+                    // Without this fragment, the block is dropped below, or found lost.
+                    None => return,
                 },
-                crate::index::Place::Fragment { location, .. } => {
-                    let Ok((header, stored)) = fragment::split(bytes) else {
-                        return;
-                    };
-                    let from = self.log.identity_at(global, location);
-                    if self.must_be_whole() && !verified {
-                        // Without this fragment, the block is dropped below, or found lost.
-                        let mut block = IoBuf::new(BLOCK_BYTES);
-                        if self.codecs.unpack(bytes, &from, &mut block).is_err() {
-                            return;
-                        }
-                        verified = true;
-                    }
-                    Append::Moved {
-                        header,
-                        stored,
-                        from,
-                        dirty: entry.dirty(),
-                    }
-                }
             };
+            let stored_bytes = what.fragment_bytes() as u64;
             let ring = self.log.ring_at(entry.location());
             if survivor.ring != ring && self.map.is_newly_clean(survivor.block) {
                 // The open extent of the ring that the block leaves may contain its *cleaned* record. Extents get their
@@ -445,10 +448,12 @@ impl<P: Platform> Shard<P> {
                 );
                 count(&self.stats.counters.reinserted_blocks, 1);
                 count(&self.stats.counters.dirty_moved_blocks, u64::from(entry.dirty()));
-                count(
-                    &self.stats.counters.reinserted_bytes,
-                    survivor.end - survivor.start,
-                );
+                count(&self.stats.counters.reinserted_bytes, stored_bytes);
+                if repacked.is_some() {
+                    let saved = (survivor.end - survivor.start).saturating_sub(stored_bytes);
+                    count(&self.stats.counters.repacked_blocks, 1);
+                    count(&self.stats.counters.repacked_saved_bytes, saved);
+                }
                 self.pump_writes();
                 return;
             }
@@ -459,6 +464,34 @@ impl<P: Platform> Shard<P> {
             self.pump_writes();
             self.log.room().await;
         }
+    }
+
+    /// What stores a block as its fragment in `bytes` is. `None`: it is damaged. Whether the fragment was `verified` is kept.
+    fn as_it_is<'a>(
+        &self,
+        block: BlockNumber,
+        entry: Entry,
+        bytes: &'a [u8],
+        verified: &mut bool,
+    ) -> Option<Append<'a>> {
+        let dirty = entry.dirty();
+        let location = match entry.place() {
+            Place::SameFilled { value, .. } => return Some(Append::SameFilled { value, dirty }),
+            Place::Fragment { location, .. } => location,
+        };
+        let (header, stored) = fragment::split(bytes).ok()?;
+        let from = self.log.identity_at(block, location);
+        if self.must_be_whole() && !*verified {
+            let mut block = IoBuf::new(BLOCK_BYTES);
+            self.codecs.unpack(bytes, &from, &mut block).ok()?;
+            *verified = true;
+        }
+        Some(Append::Moved {
+            header,
+            stored,
+            from,
+            dirty,
+        })
     }
 
     /// Drops the blocks that the index still has in the region: no summary listed them, or they could not be moved.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flaz_codec::{CodecId, CodecSpec};
+use flaz_codec::{CodecChoice, CodecId};
 use flaz_device::Device;
 use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
@@ -133,7 +133,7 @@ fn shard_over(
         settings: Settings {
             mode: Mode::WriteThrough,
             policy: PolicyKind::Fifo,
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             sequential_cutoff: 0,
             dirty_percent: DIRTY_PERCENT_DEFAULT,
             strict_flush: crate::settings::StrictFlush::Auto,

@@ -338,7 +338,7 @@ mod tests {
     use crate::shard::writeback::Marks;
     use crate::shard::{OriginWrites, ShardParts};
     use crate::units::{Epoch, Location};
-    use flaz_codec::CodecSpec;
+    use flaz_codec::CodecChoice;
     use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
     use futures_util::future::join;
 
@@ -372,7 +372,7 @@ mod tests {
             settings: Settings {
                 mode: Mode::WriteBack,
                 policy: PolicyKind::Fifo,
-                codec: CodecSpec::default(),
+                codec: CodecChoice::default(),
                 sequential_cutoff: 0,
                 dirty_percent: DIRTY_PERCENT_DEFAULT,
                 strict_flush: crate::settings::StrictFlush::Auto,

@@ -236,6 +236,7 @@ fn no_crash_loses_or_revives_anything() {
         ("reclaimed regions", counts.did.regions_reclaimed),
         ("reclaimed blocks", counts.did.reclaimed_blocks),
         ("reinserted blocks", counts.did.reinserted_blocks),
+        ("blocks compressed again", counts.did.repacked_blocks),
         ("overtaken admissions", counts.did.refused_overtaken),
         ("joined reads", counts.did.joined_reads),
         ("tombstones", counts.did.tombstones),

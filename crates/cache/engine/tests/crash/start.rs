@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::check::{Finding, Object, walk};
 use flaz_sim::{DiskConfig, DiskImage, Sim, SimDisk};
@@ -86,7 +86,7 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
         uuid: uuid::Uuid::from_u128(u128::from(base) << 64 | 0xf1a2),
         created_unix_s: 0,
         wish: shape.wish.into(),
-        codec: CodecSpec::default(),
+        codec: CodecChoice::default(),
         origin_len: shape.origin_len,
         origin_identity: "sim".into(),
         origin_path: "sim".into(),

@@ -244,7 +244,7 @@ impl Shape {
             settings: Settings {
                 mode: Self::mode_of_base(base),
                 policy: PolicyKind::ALL[rng.below(3) as usize],
-                codec: ["lz4", "none", "lz4", "lzo"][rng.below(4) as usize]
+                codec: ["lz4", "none", "auto", "lzo"][rng.below(4) as usize]
                     .parse()
                     .expect("a codec"),
                 sequential_cutoff: if later.below(4) == 0 { CUTOFF_BYTES } else { 0 },

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::deadline::Deadline;
 use flaz_device::{DeviceOp, Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
@@ -474,7 +474,7 @@ pub fn options(number: u128) -> CreateOptions {
         uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_0000_0000 + (number << 96) + number),
         created_unix_s: 1_700_000_000,
         wish: WISH.into(),
-        codec: CodecSpec::default(),
+        codec: CodecChoice::default(),
         origin_len: BLOCKS * BLOCK,
         origin_identity: "sim:origin".into(),
         origin_path: "/dev/slow".into(),

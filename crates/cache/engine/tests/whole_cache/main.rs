@@ -10,6 +10,7 @@
 //! | [`memory`] | what does a cached block cost in memory, and how much of the device holds blocks? |
 //! | [`reads`] | what is read from the cache device, what is stored in the cache, and when? |
 //! | [`full_disk`] | what happens if the cache device fails writes? |
+//! | [`second_stage`] | which blocks does `auto` compress again, and when? |
 //! | [`status`] | are the figures of the status page correct? |
 //! | [`uses`] | which uses keep a block in the cache? |
 //! | [`warm`] | is everything still cached after a clean stop? |
@@ -26,6 +27,7 @@ mod intents;
 mod memory;
 mod reads;
 mod rig;
+mod second_stage;
 mod status;
 mod uses;
 mod warm;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, create};
 use flaz_engine::check::{Finding, walk};
@@ -96,7 +96,7 @@ impl Rig {
             uuid: Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
             created_unix_s: 1_700_000_000,
             wish: wish.into(),
-            codec: CodecSpec::default(),
+            codec: CodecChoice::default(),
             origin_len,
             origin_identity: "sim:origin".into(),
             origin_path: "/dev/slow".into(),

@@ -37,7 +37,7 @@ fn new(seed: u64) -> Start {
         },
         shards: 1 + u32::from(name == "two" && rng.coin()),
         policy: PolicyKind::ALL[rng.below(3) as usize],
-        codec: ["none", "lz4"][rng.below(2) as usize],
+        codec: ["none", "lz4", "auto"][rng.below(3) as usize],
         dirty_percent: [10, 25, 50][rng.below(3) as usize],
     });
     let exists = |spec: &Spec| match spec.name {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_device::{Device, Env};
 use flaz_engine::cache::resize::Resizing;
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Sizes, Start, create};
@@ -124,7 +124,7 @@ pub async fn add(pool: &Rc<Pool<SimDisk>>, spec: &Spec) -> bool {
         uuid,
         created_unix_s: 0,
         wish: Sizes::Planned(geometry),
-        codec: CodecSpec::default(),
+        codec: CodecChoice::default(),
         origin_len: ORIGIN_LEN,
         origin_identity: spec.name.into(),
         origin_path: spec.name.into(),

@@ -42,7 +42,7 @@ fn idle_cache(folder: &std::path::Path) -> ServeSpec {
             ..GeometryOptions::default()
         }
         .into(),
-        codec: flaz_codec::CodecSpec::default(),
+        codec: flaz_codec::CodecChoice::default(),
         origin_len: 16 << 20,
         origin_identity: String::new(),
         origin_path: origin.to_string_lossy().into_owned(),
@@ -308,7 +308,7 @@ fn volumes(folder: &std::path::Path) -> [ServeSpec; 2] {
             device: device.clone(),
             name: name.to_owned(),
             origin,
-            codec: flaz_codec::CodecSpec::default(),
+            codec: flaz_codec::CodecChoice::default(),
             extent_bytes: 64 << 10,
             shards: Some(1),
             share: Share::default(),

@@ -542,6 +542,16 @@ fn contents(families: &mut Families, live: &LiveReport) {
         reclaim.reinserted_bytes,
     );
     families.counter(
+        "flaz_recompressed_blocks_total",
+        "Blocks of 4 KiB that were compressed again when their region was freed.",
+        codec.recompressed_blocks,
+    );
+    families.counter(
+        "flaz_recompressed_saved_bytes_total",
+        "Bytes of the cache device that this saved.",
+        codec.recompressed_saved_bytes,
+    );
+    families.counter(
         "flaz_codec_input_bytes_total",
         "Bytes given to the codec.",
         codec.in_bytes,

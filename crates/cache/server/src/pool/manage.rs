@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::CodecChoice;
 use flaz_control::report::{
     CacheState, CreateReport, OriginReport, REPORT_SCHEMA, SharedReport, VolumeReport, VolumesReport,
 };
@@ -45,7 +45,7 @@ pub struct VolumeSpec {
     /// Its origin.
     pub origin: PathBuf,
     /// Codec for new blocks.
-    pub codec: CodecSpec,
+    pub codec: CodecChoice,
     /// Size of a full extent in bytes.
     pub extent_bytes: u64,
     /// Number of shards; by default it depends on the size of the device.

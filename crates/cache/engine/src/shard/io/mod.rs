@@ -3,7 +3,7 @@
 //! | module | part |
 //! |---|---|
 //! | [`cache`] | the cache device, and whether it is fenced |
-//! | [`origin`] | the origin |
+//! | [`origin`], [`mean`] | the origin, and how long its reads take |
 //! | [`flushes`] | which flushes of a device failed, for all shards |
 //! | [`watch`], [`noting`] | what the origin begins with, and noting it |
 //! | [`error_log`] | errors of both, in the log |
@@ -15,6 +15,7 @@ mod cache;
 mod counts;
 mod error_log;
 mod flushes;
+mod mean;
 mod noting;
 mod origin;
 #[cfg(test)]

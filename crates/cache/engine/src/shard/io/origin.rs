@@ -7,10 +7,12 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
+use super::mean::{MeanRead, SHORT_READ_BYTES};
 use super::{OriginWrites, timed};
 use crate::format::geometry::Geometry;
 use crate::host_record::HostRecords;
@@ -26,6 +28,8 @@ pub(in crate::shard) struct OriginIo<P: Platform> {
     shared: OriginWrites,
     /// Bytes that are served.
     len: Cell<u64>,
+    /// Of short reads.
+    mean: MeanRead,
     /// For messages.
     pub(super) shard: u32,
     /// Where the host records the origin's fingerprint, if it does.
@@ -47,6 +51,7 @@ impl<P: Platform> OriginIo<P> {
             stats,
             shared,
             len: Cell::new(geometry.origin_len),
+            mean: MeanRead::default(),
             shard,
             host,
         }
@@ -80,12 +85,18 @@ impl<P: Platform> OriginIo<P> {
         u64::from(self.device.alignment())
     }
 
+    /// The mean time of the latest short reads, if there were enough.
+    pub(in crate::shard) fn mean_read(&self) -> Option<Duration> {
+        self.mean.get()
+    }
+
     /// Reads whole sectors.
     pub(in crate::shard) async fn read(&self, offset: u64, buf: IoBuf) -> (IoBuf, Result<(), DeviceError>) {
         debug_assert!(!buf.is_empty(), "something is read");
         let counters = &self.stats.counters;
         count(&counters.origin_reads, 1);
         count(&counters.origin_read_bytes, buf.len() as u64);
+        let (started, len) = (self.env.now(), buf.len());
         let read = self.device.read_at(offset, buf);
         let (buf, result) = timed(
             &self.env,
@@ -95,8 +106,10 @@ impl<P: Platform> OriginIo<P> {
         )
         .await;
         count(&counters.origin_read_errors, u64::from(result.is_err()));
-        if let Err(error) = &result {
-            self.note_error(error);
+        match &result {
+            Ok(()) if len <= SHORT_READ_BYTES => self.mean.note(self.env.now().since(started)),
+            Ok(()) => {}
+            Err(error) => self.note_error(error),
         }
         (buf, result)
     }

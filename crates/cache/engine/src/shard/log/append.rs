@@ -65,7 +65,7 @@ impl Append<'_> {
         }
     }
 
-    pub(super) fn fragment_bytes(&self) -> usize {
+    pub(in crate::shard) fn fragment_bytes(&self) -> usize {
         match self {
             Self::Packed { stored, .. } | Self::Moved { stored, .. } => fragment_bytes(stored.len()),
             Self::SameFilled { .. } | Self::Tombstone | Self::Cleaned => 0,

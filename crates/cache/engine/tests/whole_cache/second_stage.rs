@@ -1,0 +1,154 @@
+//! `--codec auto`: blocks that stay are compressed again where that pays.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use flaz_engine::check::Object;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::stats::Counts;
+use flaz_sim::{DiskConfig, Rng};
+
+use crate::rig::{BLOCK, FRONT_BYTES, Open, Rig, SMALLEST, filled_disk, plain_disk, settings};
+
+/// Blocks that are used again and again.
+const USED: Range<u64> = 0..160;
+/// Bytes of the origin.
+const ORIGIN_LEN: u64 = 48 << 20;
+
+/// Words in random order: LZ4 saves about half, zstd more.
+fn words(number: u64, block: &mut [u8; 4096]) {
+    let mut rng = Rng::new(number);
+    for place in block.chunks_mut(8) {
+        let word = format!("{:<8}", rng.below(40) * 7_919);
+        place.copy_from_slice(&word.as_bytes()[..place.len()]);
+    }
+}
+
+fn noise(number: u64, block: &mut [u8; 4096]) {
+    Rng::new(number).fill(block);
+}
+
+fn rig(fill: fn(u64, &mut [u8; 4096]), origin_read: Duration) -> Rig {
+    let origin = DiskConfig {
+        read_latency: origin_read..=origin_read,
+        ..filled_disk(ORIGIN_LEN, fill)
+    };
+    let rig = Rig::new(11, origin, plain_disk(3 << 20));
+    rig.create(ORIGIN_LEN, SMALLEST);
+    rig
+}
+
+/// Uses some blocks often and others once, until `regions` have been reclaimed.
+async fn use_blocks(open: &Open, regions: u64) -> Counts {
+    let mut next = USED.end;
+    loop {
+        let counts = open.cache.stats().counts;
+        if counts.regions_reclaimed >= regions {
+            return counts;
+        }
+        for number in USED {
+            open.read(number * BLOCK, BLOCK).await;
+        }
+        open.prefetch(next..next + 64).await;
+        next += 64;
+        assert!(next * BLOCK < ORIGIN_LEN, "{counts:?}");
+    }
+}
+
+async fn check_contents(open: &Open, fill: fn(u64, &mut [u8; 4096])) {
+    let mut block = [0; 4096];
+    for number in USED {
+        fill(number, &mut block);
+        assert!(open.read(number * BLOCK, BLOCK).await == block, "block {number}");
+    }
+}
+
+#[test]
+fn what_stays_is_compressed_again_and_reads_the_same() {
+    let rig = rig(words, Duration::from_millis(2));
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        let counts = use_blocks(&open, 40).await;
+        assert!(counts.repacked_blocks >= USED.end / 2, "{counts:?}");
+        assert!(counts.repacked_saved_bytes > 0, "{counts:?}");
+        check_contents(&open, words).await;
+        std::mem::forget(open);
+    });
+    // Killed, and after a clean stop.
+    rig.sim.kill_tasks();
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        check_contents(&open, words).await;
+        open.stop().await.expect("stops");
+        let findings = rig.check().await.expect("has a superblock");
+        assert!(findings.iter().all(|finding| finding.object.is_ok()));
+        let live = |kind: &str| {
+            let live = |object: &Object| matches!(object, Object::Fragment { live: Some(true), .. });
+            let of_kind = findings.iter().filter(|finding| finding.kind == kind);
+            of_kind
+                .filter(|finding| finding.object.as_ref().is_ok_and(live))
+                .count()
+        };
+        assert!(live("fragment-zstd") > 0 && live("fragment-lz4") > 0);
+    });
+}
+
+#[test]
+fn a_fast_origin_and_busy_processors_leave_blocks_as_they_are() {
+    for (origin_us, busy) in [(100, false), (2000, true)] {
+        let rig = rig(words, Duration::from_micros(origin_us));
+        rig.sim.set_busy(busy);
+        rig.sim.set_parallelism(2);
+        rig.sim.block_on(async {
+            let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+            let counts = use_blocks(&open, 40).await;
+            assert!(counts.reinserted_blocks > 0, "{counts:?}");
+            assert_eq!(counts.repacked_blocks, 0, "{origin_us} us, busy: {busy}");
+            check_contents(&open, words).await;
+            open.stop().await.expect("stops");
+            let findings = rig.check().await.expect("has a superblock");
+            assert!(findings.iter().all(|finding| finding.kind != "fragment-zstd"));
+        });
+    }
+}
+
+#[test]
+fn blocks_that_do_not_compress_stay_as_they_are() {
+    let rig = rig(noise, Duration::from_millis(2));
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        let counts = use_blocks(&open, 60).await;
+        assert!(counts.reinserted_blocks > 0, "{counts:?}");
+        assert_eq!(counts.repacked_blocks, 0);
+        check_contents(&open, noise).await;
+        open.stop().await.expect("stops");
+    });
+}
+
+/// A damaged fragment is not given a correct checksum: its block is dropped, and read from the origin.
+#[test]
+fn damage_is_found_before_a_block_is_compressed_again() {
+    let rig = rig(words, Duration::from_millis(2));
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        use_blocks(&open, 2).await;
+        // One bit in each sector of the regions: most fragments still decode.
+        for at in (FRONT_BYTES..FRONT_BYTES + (2 << 20)).step_by(512) {
+            rig.disk.flip_bit(at + 300, 4);
+        }
+        let counts = use_blocks(&open, 40).await;
+        assert!(counts.checksum_failures > 0, "{counts:?}");
+        check_contents(&open, words).await;
+        open.stop().await.expect("stops");
+    });
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn damage_that_is_not_found_is_noticed() {
+    use flaz_engine::planted::{PlantedBug, plant};
+    plant(Some(PlantedBug::RepackedDamaged));
+    let outcome = std::panic::catch_unwind(damage_is_found_before_a_block_is_compressed_again);
+    plant(None);
+    assert!(outcome.is_err(), "nothing notices that damage becomes valid");
+}
