@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 /// Longest read that counts: longer ones tell more about bandwidth.
-pub(super) const SHORT_READ_BYTES: usize = 64 << 10;
+const SHORT_READ_BYTES: usize = 128 << 10;
 /// Reads before there is a mean.
 const READS_MIN: u32 = 4;
 /// Weight of a read: one part in this many.
@@ -19,7 +19,14 @@ pub(super) struct MeanRead {
 }
 
 impl MeanRead {
-    pub(super) fn note(&self, took: Duration) {
+    /// A read of `len` bytes took so long. A microsecond a KiB is taken for the transfer, and does not count.
+    pub(super) fn note_read(&self, len: usize, took: Duration) {
+        if len <= SHORT_READ_BYTES {
+            self.note(took.saturating_sub(Duration::from_micros(len as u64 >> 10)));
+        }
+    }
+
+    fn note(&self, took: Duration) {
         // The first reads weigh the same.
         let weight = WEIGHT.min(self.reads.get() + 1);
         self.mean.set((self.mean.get() * (weight - 1) + took) / weight);
@@ -57,5 +64,14 @@ mod tests {
             mean.note(slow);
         }
         assert!(mean.get() > Some(slow * 9 / 10));
+    }
+    #[test]
+    fn the_transfer_of_a_longer_read_does_not_count() {
+        let mean = MeanRead::default();
+        for _ in 0..WEIGHT {
+            mean.note_read(128 << 10, Duration::from_micros(300));
+            mean.note_read(256 << 10, Duration::from_secs(1));
+        }
+        assert_eq!(mean.get(), Some(Duration::from_micros(172)));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, DeviceOp, Env, IoBuf};
 
-use super::mean::{MeanRead, SHORT_READ_BYTES};
+use super::mean::MeanRead;
 use super::{OriginWrites, timed};
 use crate::format::geometry::Geometry;
 use crate::host_record::HostRecords;
@@ -107,8 +107,7 @@ impl<P: Platform> OriginIo<P> {
         .await;
         count(&counters.origin_read_errors, u64::from(result.is_err()));
         match &result {
-            Ok(()) if len <= SHORT_READ_BYTES => self.mean.note(self.env.now().since(started)),
-            Ok(()) => {}
+            Ok(()) => self.mean.note_read(len, self.env.now().since(started)),
             Err(error) => self.note_error(error),
         }
         (buf, result)
