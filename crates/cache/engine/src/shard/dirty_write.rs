@@ -298,7 +298,7 @@ impl<P: Platform> Shard<P> {
             if self.log.has_landed(upto) {
                 return Ok(());
             }
-            self.log.write_ended().await;
+            self.log.landed(upto).await;
         }
     }
 

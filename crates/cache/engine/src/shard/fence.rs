@@ -56,7 +56,7 @@ impl<P: Platform> Shard<P> {
             shard = self.id.number,
             "the cache device is fenced: {cause}; I/O continues with the origin only"
         );
-        self.log.wake();
+        self.log.wake_all();
         self.queue.wake_worker();
         self.reclaimer.recheck();
         self.intents.wake();

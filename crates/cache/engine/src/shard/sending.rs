@@ -123,7 +123,6 @@ impl<P: Platform> Shard<P> {
         }
         self.log.end_write(id);
         self.commit_what_waits();
-        self.log.wake();
     }
 
     /// Whether a write is essential: without it the cache must be fenced. If blocks may be dirty, every extent is: with one

@@ -7,6 +7,7 @@
 //! | [`age`] | how long ago a block entered probation |
 //! | [`state`] | open extents and regions: appending, sealing, closing |
 //! | [`in_flight`] | writes in flight |
+//! | [`landings`] | writers that wait until their records have landed |
 //! | [`regions`] | which regions are free, open, full, being reclaimed |
 //! | [`marks`] | stable lengths of regions, and those in the manifest |
 //! | [`manifest`], [`copies`] | writing the manifest |
@@ -26,6 +27,7 @@ mod append;
 mod copies;
 mod image;
 mod in_flight;
+mod landings;
 mod lsn;
 mod manifest;
 mod marks;
@@ -47,6 +49,7 @@ use crate::policy::Ring;
 use crate::stats::AppendedBytes;
 use crate::units::{BlockNumber, Location, Sequence};
 use copies::Manifest;
+use landings::Landings;
 use state::State;
 
 pub(super) use append::{Append, Appended, Class};
@@ -72,6 +75,7 @@ pub(super) struct SegmentLog {
     manifest: Manifest,
     /// A write has ended.
     written: Notify,
+    landings: Landings,
     /// There may be more space than before.
     space: Notify,
     unpinned: Notify,
@@ -101,6 +105,7 @@ impl SegmentLog {
             state: RefCell::new(State::new(geometry, identity)),
             manifest: Manifest::new(&geometry),
             written: Notify::new(),
+            landings: Landings::default(),
             space: Notify::new(),
             unpinned: Notify::new(),
             flush_answered: Notify::new(),
@@ -235,9 +240,15 @@ impl SegmentLog {
         self.state.borrow_mut().abandon(lost);
     }
 
-    /// A write has succeeded or failed, or is withheld.
+    /// A write has succeeded or failed, or is withheld. Wakes the writers of all that has landed thereby.
     pub(super) fn end_write(&self, id: WriteId) {
-        self.state.borrow_mut().end_write(id);
+        let mut state = self.state.borrow_mut();
+        state.end_write(id);
+        let landed = state.landed();
+        drop(state);
+        self.landings.wake(&landed);
+        self.written.notify_all();
+        self.space.notify_all();
     }
 
     /// Number of writes queued or in flight.
@@ -338,6 +349,11 @@ impl SegmentLog {
 
     // Events.
 
+    /// Everything up to these positions has landed, or the device is fenced.
+    pub(super) async fn landed(&self, upto: &Positions) {
+        self.landings.wait(upto).await;
+    }
+
     /// A write ends, or the device is fenced.
     pub(super) async fn write_ended(&self) {
         self.written.notified().await;
@@ -363,8 +379,9 @@ impl SegmentLog {
         self.space.notify_all();
     }
 
-    /// Wakes all that wait for a write or for space.
-    pub(super) fn wake(&self) {
+    /// The device is fenced: wakes all that wait for a write or for space.
+    pub(super) fn wake_all(&self) {
+        self.landings.wake(&Positions::both(Lsn::MAX));
         self.written.notify_all();
         self.space.notify_all();
     }
