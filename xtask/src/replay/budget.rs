@@ -5,6 +5,7 @@
 
 use std::num::NonZeroU64;
 
+use flaz_codec::CodecChoice;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::write_budget::WriteBudget;

@@ -106,7 +106,8 @@ pub trait Shards: Clone + 'static {
     async fn run(&self, number: u32, piece: Piece) -> Result<Option<IoBuf>, IoError>;
 }
 
-/// Executes a piece on its shard.
+/// Executes a piece on its shard. A future is moved when it is awaited, once for each caller: those of rare pieces have
+/// memory of their own, so that reads and writes stay small.
 ///
 /// # Errors
 /// The shard's [`IoError`].
@@ -119,22 +120,21 @@ pub async fn run_piece<P: Platform>(shard: &Rc<Shard<P>>, piece: Piece) -> Resul
             fua,
             bypass,
         } => shard.write(offset, data, fua, bypass).await.map(|()| None),
-        Piece::Trim { offset, len, fua } => shard.trim(offset, len, fua).await.map(|()| None),
+        Piece::Trim { offset, len, fua } => Box::pin(shard.trim(offset, len, fua)).await.map(|()| None),
         Piece::WriteZeroes {
             offset,
             len,
             may_unmap,
             fua,
-        } => shard
-            .write_zeroes(offset, len, may_unmap, fua)
+        } => Box::pin(shard.write_zeroes(offset, len, may_unmap, fua))
             .await
             .map(|()| None),
-        Piece::Flush => shard.flush().await.map(|()| None),
+        Piece::Flush => Box::pin(shard.flush()).await.map(|()| None),
         Piece::AwaitFlushes => {
             shard.await_origin_flushes().await;
             Ok(None)
         }
-        Piece::Clean => shard.clean_all().await.map(|()| None),
+        Piece::Clean => Box::pin(shard.clean_all()).await.map(|()| None),
         Piece::IsDirty => Ok((shard.dirty_blocks() > 0).then(|| IoBuf::new(0))),
     }
 }

@@ -2,6 +2,7 @@
 //! measure them.
 
 use std::cell::RefCell;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use flaz_device::Env;
@@ -22,7 +23,11 @@ impl<V: Volume> Timed<V> {
         Self { volume, latencies }
     }
 
-    async fn time<T>(&self, of: fn(&mut Latencies) -> &mut Latency, operation: impl Future<Output = T>) -> T {
+    async fn time<T>(
+        &self,
+        of: fn(&mut Latencies) -> &mut Latency,
+        operation: Pin<&mut impl Future<Output = T>>,
+    ) -> T {
         let started = Rt.now();
         let output = operation.await;
         of(&mut self.latencies.borrow_mut()).record(Rt.now().since(started));
@@ -44,7 +49,8 @@ impl<V: Volume> Volume for Timed<V> {
     }
 
     async fn flush(&self) -> Result<(), IoError> {
-        self.time(|all| &mut all.flush, self.volume.flush()).await
+        let flush = pin!(self.volume.flush());
+        self.time(|all| &mut all.flush, flush).await
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), IoError> {
@@ -56,8 +62,8 @@ impl<V: Volume> Volume for Timed<V> {
     }
 
     async fn prefetch(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.time(|all| &mut all.prefetch, self.volume.prefetch(offset, len))
-            .await
+        let prefetch = pin!(self.volume.prefetch(offset, len));
+        self.time(|all| &mut all.prefetch, prefetch).await
     }
 
     async fn block_status(

@@ -92,7 +92,7 @@ impl<P: Platform> Shard<P> {
         let (data, odd) = if aligned {
             (data, None)
         } else {
-            (self.merge(offset, &data, blocks).await?, Some(data))
+            (Box::pin(self.merge(offset, &data, blocks)).await?, Some(data))
         };
         let data = Arc::new(data);
         let mut kept = AppendedWrite::default();
@@ -166,7 +166,7 @@ impl<P: Platform> Shard<P> {
         kept.landed = true;
         self.log.promise(&kept.upto);
         if fua && !planted(PlantedBug::DirtyFuaDropped) {
-            self.flush().await?;
+            Box::pin(self.flush()).await?;
         }
         Ok(())
     }

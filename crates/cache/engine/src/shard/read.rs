@@ -82,7 +82,7 @@ impl<P: Platform> Shard<P> {
         let local = self.local(BlockNumber(first));
         let (mut out, found) = match self.read_one_cached(local, blocks).await? {
             Some(out) => (out, 1),
-            None => self.read_many(local, blocks, bypass).await?,
+            None => Box::pin(self.read_many(local, blocks, bypass)).await?,
         };
         self.count_read(started, len, found, blocks as u64 - found);
         let skip = (offset - first * BLOCK_BYTES as u64) as usize;

@@ -54,8 +54,8 @@ impl<P: Platform> Shard<P> {
             // write waits for its lock.
             let tail = IoBuf::copy_of(&data[(cut - offset) as usize..]);
             data.set_len((cut - offset) as usize);
-            let head = self.write_range(offset, data, fua, bypass).await;
-            head.and(self.write_range(cut, tail, fua, bypass).await)
+            let head = Box::pin(self.write_range(offset, data, fua, bypass)).await;
+            head.and(Box::pin(self.write_range(cut, tail, fua, bypass)).await)
         } else {
             self.write_range(offset, data, fua, bypass).await
         };
@@ -99,7 +99,7 @@ impl<P: Platform> Shard<P> {
         let staged = if aligned {
             None
         } else {
-            Some(self.stage(offset, &data, &blocks).await)
+            Some(Box::pin(self.stage(offset, &data, &blocks)).await)
         };
         lock.bump();
         if planted(PlantedBug::StoredBeforeOrigin) && aligned {

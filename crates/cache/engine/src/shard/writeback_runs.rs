@@ -196,7 +196,7 @@ impl<P: Platform> Shard<P> {
         let locals = || blocks.clone().map(|block| self.local(BlockNumber(block)));
         if self.map.any_newly_clean_of(locals())
             && !planted(PlantedBug::CleanedNotSettled)
-            && !self.make_log_stable().await
+            && !Box::pin(self.make_log_stable()).await
         {
             return Err(self.cache_failed());
         }

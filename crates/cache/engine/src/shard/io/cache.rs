@@ -225,7 +225,7 @@ impl<P: Platform> CacheIo<P> {
         count(&counters.cache_reads, 1);
         count(&counters.cache_read_bytes, end - start);
         let (buf, result) = if is_sample {
-            let read = self.device.read_at(position, buf);
+            let read = pin!(self.device.read_at(position, buf));
             timed(
                 &self.env,
                 &self.stats,
@@ -266,7 +266,7 @@ impl<P: Platform> CacheIo<P> {
         let len = buf.len() as u64;
         assert!(len > 0, "something is written");
         count(&self.stats.counters.cache_writes, 1);
-        let write = self.device.write_at(position, buf, fua);
+        let write = pin!(self.device.write_at(position, buf, fua));
         let (buf, result) = timed(
             &self.env,
             &self.stats,

@@ -22,6 +22,8 @@ mod origin;
 mod tests;
 mod watch;
 
+use std::pin::Pin;
+
 use flaz_device::Env;
 
 use crate::stats::{Latencies, Latency, Stats};
@@ -34,12 +36,12 @@ pub(super) use error_log::Failed;
 pub(super) use noting::Noted;
 pub(super) use origin::OriginIo;
 
-/// Awaits an operation, and records how long it took.
+/// Awaits an operation, and records how long it took. It is passed by reference, because a future that is passed on is moved.
 async fn timed<T>(
     env: &impl Env,
     stats: &Stats,
     latency: impl FnOnce(&mut Latencies) -> &mut Latency,
-    operation: impl Future<Output = T>,
+    operation: Pin<&mut impl Future<Output = T>>,
 ) -> T {
     let started = env.now();
     let result = operation.await;

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ impl<P: Platform> OriginIo<P> {
         count(&counters.origin_reads, 1);
         count(&counters.origin_read_bytes, buf.len() as u64);
         let (started, len) = (self.env.now(), buf.len());
-        let read = self.device.read_at(offset, buf);
+        let read = pin!(self.device.read_at(offset, buf));
         let (buf, result) = timed(
             &self.env,
             &self.stats,
@@ -142,7 +143,7 @@ impl<P: Platform> OriginIo<P> {
     async fn counted(
         &self,
         len: u64,
-        write: impl Future<Output = Result<(), DeviceError>>,
+        write: Pin<&mut impl Future<Output = Result<(), DeviceError>>>,
     ) -> Result<(), DeviceError> {
         let counters = &self.stats.counters;
         count(&counters.origin_writes, 1);
@@ -175,7 +176,7 @@ impl<P: Platform> OriginIo<P> {
                 buf = Some(data);
                 result
             });
-            let result = self.counted(end - offset, write).await;
+            let result = self.counted(end - offset, pin!(write)).await;
             (buf.unwrap_or_else(|| IoBuf::new(0)), result)
         } else {
             let widened = async |fua| self.write_widened(offset, &data, wide.clone(), fua).await;
@@ -205,7 +206,7 @@ impl<P: Platform> OriginIo<P> {
         }
         buf[(offset - wide.start) as usize..][..data.len()].copy_from_slice(data);
         let write = async { self.device.write_at(wide.start, buf, fua).await.1 };
-        self.counted(len as u64, write).await
+        self.counted(len as u64, pin!(write)).await
     }
 
     /// Writes dirty blocks: `data`, or zeroes if `data` is none. Whole sectors, not stable on return.
@@ -225,7 +226,7 @@ impl<P: Platform> OriginIo<P> {
                 None => self.device.write_zeroes(offset, len, true, false).await,
             }
         };
-        self.counted(len, write).await
+        self.counted(len, pin!(write)).await
     }
 
     /// Makes a range of whole sectors read as zeroes.
@@ -282,7 +283,8 @@ impl<P: Platform> OriginIo<P> {
             write(false).await?;
             return self.flush_since(failures).await;
         }
-        let stable = async {
+        // In memory of its own: other writes would move it, too.
+        let stable = Box::pin(async {
             let Err(error) = write(true).await else {
                 return Ok(());
             };
@@ -292,7 +294,7 @@ impl<P: Platform> OriginIo<P> {
             let by_flush = again && write(false).await.is_ok();
             let op = if by_flush { DeviceOp::Flush } else { error.op };
             Err(DeviceError { op, ..error })
-        };
+        });
         if alone {
             let done = flushes.run(stable).await;
             flushes.note_news(self.env.now());
