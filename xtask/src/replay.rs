@@ -377,6 +377,7 @@ fn replay_with(
         extent_bytes: Some((region_bytes / 4).clamp(32 << 10, 64 << 10) as u32),
         region_bytes: Some(region_bytes),
         shard_count: Some(1),
+        threads: None,
     };
     // Metadata is not part of the capacity. It grows with the number of regions.
     let metadata = Geometry::plan(capacity + (1 << 20), 512, origin_len, wish)

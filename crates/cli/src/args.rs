@@ -151,8 +151,8 @@ pub struct CreateArgs {
     /// Size of a region, the unit of reclaim: 128KiB to 256MiB, a power of two [default: 16MiB, less for a small cache]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub region_size: Option<u64>,
-    /// Number of shards, at least the number of threads that will serve the cache. It cannot be changed later [default:
-    /// 1 to 8, depending on the size; more above 8 TiB]
+    /// Number of shards, at least the number of threads that will serve the cache. It cannot be changed later. Fewer shards pack
+    /// writes better in write-back [default: one per two cores, 8 at most, fewer in a small cache; at least one per TiB]
     #[arg(long, value_name = "N", value_parser = whole(1..=SHARDS_MAX))]
     pub shards: Option<u32>,
     /// Create CACHE as a file of this size if it does not exist. Its space is allocated, so that the file system cannot become

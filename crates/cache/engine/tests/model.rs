@@ -99,6 +99,7 @@ fn plan(seed: u64) -> Plan {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
             shard_count: Some(1 + rng.below(2) as u32 * u32::from(!seed.is_multiple_of(3))),
+            threads: None,
         },
         settings: Settings {
             mode: modes[rng.below(8) as usize],
@@ -579,6 +580,7 @@ fn a_write_that_overtakes_an_admission_wins() {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
             shard_count: Some(1),
+            threads: None,
         };
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(9),

@@ -41,6 +41,10 @@ struct World {
 impl World {
     /// A cache in write-back before an emulated disk.
     async fn open(env: SimEnv) -> Self {
+        Self::open_with(env, 2).await
+    }
+
+    async fn open_with(env: SimEnv, shards: u32) -> Self {
         let disk = SimDisk::new(&env, DiskConfig::fast(CACHE_BYTES));
         let origin = SimDisk::new(&env, DiskConfig::fast(ORIGIN_BYTES));
         let options = CreateOptions {
@@ -48,7 +52,7 @@ impl World {
             created_unix_s: 0,
             wish: GeometryOptions {
                 region_bytes: Some(1 << 20),
-                shard_count: Some(2),
+                shard_count: Some(shards),
                 ..GeometryOptions::default()
             }
             .into(),
@@ -120,6 +124,39 @@ fn synchronous_writes_pack_well_and_better_in_company() {
             world.cache.stats()
         });
         assert!(packing(depth, &stats) > least, "expected over {least}");
+    }
+}
+
+/// Writers that wait at the same time share extents: few writes of the cache device for many of clients, and nearly the ratio of the
+/// codec. A writer alone has an extent for each block.
+#[test]
+fn writers_of_one_shard_share_extents() {
+    for (depth, blocks_min, part_min) in [(1, 1.0, 0.65), (16, 6.0, 0.9), (64, 10.0, 0.9)] {
+        let sim = Sim::new(depth);
+        let env = sim.env();
+        let counts = sim.block_on(async {
+            let world = World::open_with(env, 1).await;
+            let writers = (0..depth).map(|writer| {
+                let world = &world;
+                async move {
+                    let mut rng = Rng::new(writer);
+                    for _ in 0..2048 / depth {
+                        let block = rng.below(ORIGIN_BYTES / BLOCK);
+                        world.write(block, halves(&mut rng)).await;
+                    }
+                }
+            });
+            join_all(writers.collect::<Vec<_>>()).await;
+            world.cache.stats().counts
+        });
+        let blocks = counts.ack_extent_blocks as f64 / counts.ack_extents as f64;
+        let ratio = counts.codec_in_bytes as f64 / counts.codec_out_bytes as f64;
+        let part = (counts.ack_extent_blocks * BLOCK) as f64 / counts.ack_extent_bytes as f64 / ratio;
+        eprintln!("{depth} writers: {blocks:.1} blocks an extent, {part:.2} of the codec's ratio");
+        assert!(
+            blocks >= blocks_min && part >= part_min,
+            "{depth} writers: {blocks:.1} blocks an extent, {part:.2} of the codec's ratio"
+        );
     }
 }
 

@@ -308,7 +308,7 @@ fn request_bytes(front_ends: &[Box<dyn FrontEnd>], shards: u32) -> usize {
 
 /// Number of threads that drive `shards` shards.
 fn thread_count(wanted: Option<u32>, shards: u32) -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = cores();
     // A second daemon in one process keeps the first one's pool.
     let _ = compute::configure(cores);
     if let Some(wanted) = wanted.filter(|wanted| *wanted > shards) {
@@ -317,11 +317,18 @@ fn thread_count(wanted: Option<u32>, shards: u32) -> u32 {
              --shards` sets the number of shards)"
         );
     }
-    wanted
-        // The other half of the cores serves the kernel's side of the sockets, codecs and clients. On a small machine a
-        // second thread adds two hand-overs to every other request at depth 1, and gains nothing at depth 32.
-        .unwrap_or(cores.div_ceil(2) as u32)
-        .clamp(1, shards)
+    wanted.unwrap_or_else(threads_default).clamp(1, shards)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Number of threads that drive shards on this machine, if not given. The other half of the cores serves the kernel's side of the
+/// sockets, codecs and clients. On a small machine a second thread adds two hand-overs to every other request at depth 1, and gains
+/// nothing at depth 32.
+pub(crate) fn threads_default() -> u32 {
+    cores().div_ceil(2) as u32
 }
 
 /// Opens a cache device that this process already holds.

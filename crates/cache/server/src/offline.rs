@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::block_device::{refuse_left_over, refuse_on_waiting};
-use crate::daemon::open_cache;
+use crate::daemon::{open_cache, threads_default};
 use crate::device::{HeldCache, HostDevice};
 use crate::error::HostError;
 use crate::next_start::foresee;
@@ -140,6 +140,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
         extent_bytes: Some(u32::try_from(spec.extent_bytes).unwrap_or(u32::MAX)),
         region_bytes: spec.region_bytes,
         shard_count: spec.shards,
+        threads: Some(threads_default()),
     };
     let options = CreateOptions {
         codec: spec.codec,

@@ -75,8 +75,8 @@ pub struct AddArgs {
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]
     pub extent_size: u64,
-    /// Number of shards, at least the number of threads that will serve the volume [default: 1 to 8, depending on the size of the
-    /// device]
+    /// Number of shards, at least the number of threads that will serve the volume [default: one per two cores, 8 at most, fewer on a
+    /// small device]
     #[arg(long, value_name = "N", value_parser = whole(1..=SHARDS_MAX))]
     pub shards: Option<u32>,
     /// The share of the volume.

@@ -33,6 +33,7 @@ fn geometry() -> Geometry {
         extent_bytes: Some(32 << 10),
         region_bytes: Some(128 << 10),
         shard_count: Some(1),
+        threads: None,
     };
     Geometry::plan(DEVICE_LEN, 512, 1 << 20, wish).expect("it fits")
 }

@@ -135,6 +135,7 @@ impl Made {
                     extent_bytes: Some(32 << 10),
                     region_bytes: Some(region_bytes),
                     shard_count: Some(shape.shard_count),
+                    threads: None,
                 }
                 .into(),
                 codec: CodecChoice::default(),

@@ -90,6 +90,9 @@ pub struct GeometryOptions {
     pub region_bytes: Option<u64>,
     /// Number of shards.
     pub shard_count: Option<u32>,
+    /// Number of threads that are to drive the shards: no more shards than that are planned for them, because each shard packs
+    /// the writes in flight into extents of its own.
+    pub threads: Option<u32>,
 }
 
 /// A cache device that several volumes share, as one of them sees it.
@@ -104,8 +107,8 @@ pub struct SharedSpace {
 impl Geometry {
     /// Plans the layout of a cache on a device of `device_len` bytes.
     ///
-    /// Defaults: 64 KiB extents; up to 8 shards of at least 64 MiB and 16 regions, and more if a shard would be larger than
-    /// records can address; regions of a 128th of a shard, between 256 KiB and 16 MiB.
+    /// Defaults: 64 KiB extents; as many shards as threads (8 at most) of at least 64 MiB and 16 regions, and more if a shard would
+    /// be larger than records can address; regions of a 128th of a shard, between 256 KiB and 16 MiB.
     ///
     /// # Errors
     /// [`FormatError::Field`] if an option cannot be met, or the device is too small or too large; it names the accepted
@@ -130,7 +133,7 @@ impl Geometry {
     /// then all chunks of the shared one: a region each, of which only some have space at a time. Both sizes follow from the
     /// layout: [`Geometry::device_len`], and [`Layout::data_offset`].
     ///
-    /// Defaults: 64 KiB extents; so many shards, 8 at most, that the least regions of [`VOLUMES_PLANNED`] such volumes take at
+    /// Defaults: 64 KiB extents; as many shards as threads, 8 at most, but so few that the least regions of [`VOLUMES_PLANNED`] such volumes take at
     /// most half of the chunks, and more if a shard would be larger than records can address.
     ///
     /// # Errors
@@ -157,7 +160,9 @@ impl Geometry {
         let mut plan = Self::smallest(sector_bytes, origin_len, wish);
         plan.check_options()?;
         let limit = regions_limit(chunk_bytes);
-        plan.layout.shard_count = wish.shard_count.unwrap_or_else(|| shards_shared(chunks, limit));
+        plan.layout.shard_count = wish
+            .shard_count
+            .unwrap_or_else(|| shards_shared(chunks, limit, wish.threads));
         let regions = chunks / plan.shard_count;
         if regions < REGIONS_MIN {
             let expected = format!(
@@ -243,7 +248,7 @@ impl Geometry {
             Self { layout, ..*self }.room() / u64::from(shard_count)
         };
         let mut shards = 1;
-        while shards < SHARDS_DEFAULT_MAX
+        while shards < shards_default_max(wish.threads)
             && self.device_len / u64::from(2 * shards) >= SHARD_BYTES_DEFAULT_MIN
             && room_of_each(2 * shards) >= self.region_bytes * SHARD_REGIONS_DEFAULT_MIN
         {
@@ -406,10 +411,17 @@ fn stripes_room(origin_len: u64, cache_len: u64, ratio: u64) -> u64 {
         .div_ceil(STRIPE_BYTES)
 }
 
+/// Most shards of a cache whose number of shards is not given, unless it is too large for them: a power of two, at least one for
+/// each thread.
+fn shards_default_max(threads: Option<u32>) -> u32 {
+    let threads = threads.map_or(SHARDS_DEFAULT_MAX, |threads| threads.clamp(1, SHARDS_DEFAULT_MAX));
+    threads.next_power_of_two()
+}
+
 /// Shards of a volume's cache whose number of shards is not given.
-fn shards_shared(chunks: u32, regions_limit: u32) -> u32 {
+fn shards_shared(chunks: u32, regions_limit: u32, threads: Option<u32>) -> u32 {
     let mut shards = 1;
-    while shards < SHARDS_DEFAULT_MAX && 2 * shards * REGIONS_MIN * VOLUMES_PLANNED <= chunks / 2 {
+    while shards < shards_default_max(threads) && 2 * shards * REGIONS_MIN * VOLUMES_PLANNED <= chunks / 2 {
         shards *= 2;
     }
     while shards < SHARDS_MAX && chunks / shards > regions_limit {
@@ -561,6 +573,7 @@ mod tests {
             extent_bytes: Some(extent_bytes),
             region_bytes,
             shard_count,
+            threads: None,
         }
     }
 
@@ -639,6 +652,29 @@ mod tests {
                 (shards, region_bytes),
                 "{len}"
             );
+        }
+    }
+
+    #[test]
+    fn no_more_shards_than_threads_are_planned_unless_the_device_is_too_large_for_them() {
+        for (threads, shards) in [(0, 1), (1, 1), (2, 2), (3, 4), (8, 8), (64, 8)] {
+            let wish = GeometryOptions {
+                threads: Some(threads),
+                ..GeometryOptions::default()
+            };
+            let plan = |len| {
+                Geometry::plan(len, 512, 100 << 30, wish)
+                    .expect("fits")
+                    .shard_count
+            };
+            assert_eq!([plan(100 << 30), plan(64 << 20)], [shards, 1], "{threads}");
+            assert_eq!(plan(10 << 40), 16, "a shard addresses 1 TiB");
+            let space = SharedSpace {
+                chunk_bytes: 16 << 20,
+                chunks: 6144,
+            };
+            let shared = Geometry::plan_shared(space, 512, 100 << 30, wish).expect("fits");
+            assert_eq!(shared.shard_count, shards, "{threads}");
         }
     }
 

@@ -321,6 +321,7 @@ mod tests {
                 extent_bytes: Some(32 << 10),
                 region_bytes: Some(region_bytes),
                 shard_count: Some(1),
+                threads: None,
             };
             let geometry = Geometry::plan(4 << 30, 512, 1 << 30, wish).expect("fits");
             let most = summary_bytes_max(&geometry);

@@ -313,6 +313,7 @@ mod tests {
             extent_bytes: Some(32 << 10),
             region_bytes: Some(128 << 10),
             shard_count: Some(1),
+            threads: None,
         };
         let geometry = Geometry::plan(CACHE_LEN, 512, 8 << 20, wish).expect("fits");
         sim.block_on(async {

@@ -240,6 +240,7 @@ impl Shape {
                 extent_bytes: Some(32 << 10),
                 region_bytes: Some(128 << 10),
                 shard_count: Some(shard_count as u32),
+                threads: None,
             },
             settings: Settings {
                 mode: Self::mode_of_base(base),

@@ -466,6 +466,7 @@ const WISH: GeometryOptions = GeometryOptions {
     extent_bytes: Some(32 << 10),
     region_bytes: Some(128 << 10),
     shard_count: Some(1),
+    threads: None,
 };
 
 /// Options of a cache; `number` distinguishes caches.

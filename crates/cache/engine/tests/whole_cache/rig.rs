@@ -27,6 +27,7 @@ pub const SMALLEST: GeometryOptions = GeometryOptions {
     extent_bytes: Some(32 << 10),
     region_bytes: Some(128 << 10),
     shard_count: Some(1),
+    threads: None,
 };
 /// Length of the smallest cache.
 pub const SMALLEST_LEN: u64 = FRONT_BYTES + 8 * (128 << 10);

@@ -25,7 +25,7 @@ use super::member::{find, hold, in_use, open_file, peek_at};
 use super::place::Place;
 use super::shrink::{self, Help};
 use crate::block_device::refuse_left_over;
-use crate::daemon::open_cache;
+use crate::daemon::{open_cache, threads_default};
 use crate::error::HostError;
 use crate::offline::{creation, open_origin_to_create};
 use crate::safety::{self, Access, Claim};
@@ -161,6 +161,7 @@ pub fn add(spec: &VolumeSpec) -> Result<CreateReport, HostError> {
         extent_bytes: Some(u32::try_from(spec.extent_bytes).unwrap_or(u32::MAX)),
         region_bytes: None,
         shard_count: spec.shards,
+        threads: Some(threads_default()),
     };
     let share = spec.share.chunks(superblock.layout.chunk_bytes)?;
     for other in &superblock.volumes {
