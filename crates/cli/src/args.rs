@@ -156,7 +156,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "N", value_parser = whole(1..=SHARDS_MAX))]
     pub shards: Option<u32>,
     /// Create CACHE as a file of this size if it does not exist. Its space is allocated, so that the file system cannot become
-    /// full while the cache is served
+    /// full while the cache is served. On ext4 and XFS, zeroes are written to it as well, for at most 10 seconds, because the
+    /// first write to space that was only allocated takes more of the processor
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
     /// With --size: create a sparse file, which takes space as the cache fills. If the file system is full then, the cache stays
