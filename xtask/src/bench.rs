@@ -14,6 +14,7 @@ mod server;
 mod study;
 mod ublk;
 mod warm;
+mod write_back;
 
 pub use options::{BenchError, Options};
 use row::Row;
@@ -46,6 +47,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     }
     if wanted("nbd") {
         rows.extend(nbd::rows(options, runs, &bar)?);
+    }
+    if wanted("write-back") {
+        rows.extend(write_back::rows(options, runs, &bar)?);
     }
     if wanted("ublk") {
         rows.extend(ublk::rows(options, runs, &bar)?);

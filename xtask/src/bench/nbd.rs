@@ -13,10 +13,11 @@ const QUEUE_DEPTHS: [u32; 4] = [1, 8, 32, 128];
 
 /// Results of fio.
 #[derive(Clone, Copy, Debug)]
-struct Measured {
-    operations_per_s: f64,
-    latency_us: f64,
-    cpu_us: f64,
+pub(super) struct Measured {
+    pub(super) operations_per_s: f64,
+    pub(super) latency_us: f64,
+    pub(super) latency_us_max: f64,
+    pub(super) cpu_us: f64,
 }
 
 fn fio(server: &Server, seconds: f64, args: &[&str]) -> Result<serde_json::Value, BenchError> {
@@ -45,13 +46,19 @@ fn random_reads(server: &Server, depth: u32, seconds: f64) -> Result<Measured, B
 }
 
 /// Runs fio and returns its results for reads or writes.
-fn measure(server: &Server, seconds: f64, direction: &str, args: &[&str]) -> Result<Measured, BenchError> {
+pub(super) fn measure(
+    server: &Server,
+    seconds: f64,
+    direction: &str,
+    args: &[&str],
+) -> Result<Measured, BenchError> {
     let cpu = server.cpu_seconds();
     let report = fio(server, seconds, args)?;
     let done = &report["jobs"][0][direction];
     let count = done["total_ios"].as_f64().unwrap_or(0.0);
     Ok(Measured {
         operations_per_s: done["iops"].as_f64().unwrap_or(0.0),
+        latency_us_max: done["lat_ns"]["max"].as_f64().unwrap_or(0.0) / 1000.0,
         latency_us: done["lat_ns"]["mean"].as_f64().unwrap_or(0.0) / 1000.0,
         cpu_us: (server.cpu_seconds() - cpu) * 1e6 / count.max(1.0),
     })
@@ -221,7 +228,7 @@ fn hits(
 }
 
 /// The order alternates between runs, because each affects the device and the machine for the next.
-fn in_turn<T>(run: usize, one: T, other: T) -> [T; 2] {
+pub(super) fn in_turn<T>(run: usize, one: T, other: T) -> [T; 2] {
     if run.is_multiple_of(2) {
         [one, other]
     } else {
