@@ -18,8 +18,9 @@ use crate::volume::IoError;
 
 /// Fragments read concurrently for one run of blocks.
 const CLEAN_READS_MAX: usize = 16;
-/// Concurrent writes of a shard to the origin.
-const CLEAN_WRITES_MAX: usize = 8;
+/// Concurrent writes to the origin of a cache with few shards, and of each shard of others.
+const CLEAN_WRITES_MAX: usize = 32;
+const CLEAN_WRITES_OF_SHARD: usize = 8;
 /// Longest time that a run yields to reads of the origin.
 const GIVE_WAY_MAX: Duration = Duration::from_millis(100);
 pub(super) const GIVE_WAY_STEP: Duration = Duration::from_millis(5);
@@ -52,6 +53,12 @@ impl<P: Platform> Shard<P> {
         now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.generation == dirty.generation)
     }
 
+    /// Concurrent writes of this shard to the origin. A network volume answers each after milliseconds, so a cache with one shard
+    /// needs as many as one with several.
+    fn clean_writes_max(&self) -> usize {
+        (CLEAN_WRITES_MAX / self.id.layout.shard_count as usize).max(CLEAN_WRITES_OF_SHARD)
+    }
+
     /// Writes blocks to the origin, stable on return. Returns the blocks written and the first error.
     pub(super) async fn write_dirty(self: &Rc<Self>, batch: &[Dirty]) -> (Vec<Dirty>, Result<(), IoError>) {
         let failures = self.origin.flush_failures();
@@ -62,7 +69,7 @@ impl<P: Platform> Shard<P> {
         // A stop does not wait for every block of an origin that fails slowly.
         let wanted = |_: &&[Dirty]| !(failed.get() && self.is_stopping());
         let runs = runs(batch).take_while(wanted).map(|run| self.clean_run(run));
-        let mut runs = iter(runs).buffer_unordered(CLEAN_WRITES_MAX);
+        let mut runs = iter(runs).buffer_unordered(self.clean_writes_max());
         let mut written = Vec::with_capacity(batch.len());
         let mut outcome = Ok(());
         while let Some((part, result)) = runs.next().await {

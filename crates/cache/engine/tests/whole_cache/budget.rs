@@ -87,8 +87,8 @@ async fn load(rig: &Rig, open: &Open, rng: &mut Rng, requests: u64, writes_perce
 fn assert_within(kind: &str, by_hour: &[u64], per_day: u64, besides: u64) {
     for from in 0..by_hour.len() {
         let mut sum = 0;
-        for upto in from..by_hour.len() {
-            sum += by_hour[upto];
+        for (upto, bytes) in by_hour.iter().enumerate().skip(from) {
+            sum += bytes;
             let most = per_day * (upto + 1 - from) as u64 / 24 + per_day + besides;
             assert!(
                 sum <= most,

@@ -25,6 +25,8 @@ const LOCK: Duration = Duration::from_secs(2);
 /// How long `create` writes zeroes to the space of a file, and how many bytes at a time.
 const WRITE_ONCE_MAX: Duration = Duration::from_secs(10);
 const WRITE_ONCE_BYTES: u64 = 1 << 20;
+/// Up to this size, `create` does not say that it writes them.
+const WRITE_ONCE_QUIETLY: u64 = 1 << 30;
 /// Magic numbers (statfs(2)) of file systems that overwrite in place: ext2 to ext4, and XFS.
 const OVERWRITING: [FsWord; 2] = [0xef53, 0x5846_5342];
 
@@ -240,6 +242,12 @@ fn write_once(file: &File, size_bytes: u64) {
     let Some(direct) = direct.ok().filter(|_| overwrites) else {
         return;
     };
+    if size_bytes > WRITE_ONCE_QUIETLY {
+        tracing::info!(
+            "writing zeroes to the new file, for {} seconds at most",
+            WRITE_ONCE_MAX.as_secs()
+        );
+    }
     let zeroes = IoBuf::zeroed(WRITE_ONCE_BYTES as usize);
     let deadline = Instant::now() + WRITE_ONCE_MAX;
     for at in (0..size_bytes - size_bytes % WRITE_ONCE_BYTES).step_by(WRITE_ONCE_BYTES as usize) {
