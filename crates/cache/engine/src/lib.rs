@@ -9,6 +9,7 @@
 //! `flaz_device`, so the same code runs on io_uring and in a deterministic simulation.
 #![forbid(unsafe_code)]
 
+pub mod advise;
 pub mod cache;
 pub mod check;
 pub mod choice;

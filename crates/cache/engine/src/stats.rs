@@ -6,6 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use crate::advise::Observed;
 use crate::policy::Allowance;
 
 macro_rules! counters {
@@ -517,6 +518,8 @@ pub struct StatsSnapshot {
     pub holdings: Holdings,
     /// Bytes appended to the log.
     pub appended: AppendedBytes,
+    /// What the advisor counted.
+    pub observed: Observed,
 }
 
 impl StatsSnapshot {
@@ -526,5 +529,6 @@ impl StatsSnapshot {
         self.latencies.add(&other.latencies);
         self.holdings.add(&other.holdings);
         self.appended.add(&other.appended);
+        self.observed.add(&other.observed);
     }
 }

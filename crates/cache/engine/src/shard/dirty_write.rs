@@ -20,6 +20,7 @@ use super::packing::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::queue::Candidate;
 use super::writeback::{blocks_max, bytes_of};
 use super::{Platform, Shard};
+use crate::advise::Written;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Ring};
 use crate::settings::Mode;
@@ -233,7 +234,9 @@ impl<P: Platform> Shard<P> {
             let block = LocalBlock(lock.first_block().0 + candidate.index as u64);
             let dirty = !planted(PlantedBug::DirtyStoredClean);
             let (what, stored) = batch.record(packed, data, candidate.index, dirty);
+            self.follow_write(block, Written::Admitted);
             let (ring, lsn, was_dirty) = self.append_one_dirty(lock, block, candidate.ring, what).await?;
+            self.follow_stored(block, stored);
             kept.upto.raise(ring, lsn);
             kept.blocks.push(KeptBlock {
                 block,

@@ -9,6 +9,7 @@
 //! | [`log`], [`fragment`], [`codecs`] | regions, extents in flight, and the encoding of fragments |
 //! | [`order`], [`locks`] | ordering of writes and admissions |
 //! | [`queue`], [`origin_reads`], [`reclaimer`], [`writeback`], [`tasks`] | waiting and running work |
+//! | [`advising`] | the sample of blocks that the advisor follows |
 //! | [`intents`] | stripes that may differ from the origin |
 //! | [`io`] | the two devices |
 //! | [`tuning`], [`budget`], [`identity`] | settings and policy; the write budget; what never changes |
@@ -44,6 +45,7 @@
 //! | `stable` | making the log stable, and recording that in the manifest |
 //! | `sending` | writing extents and summaries |
 //! | `stale` | dropping copies, and the tombstones that must follow |
+//! | `advising` | showing references to the advisor |
 //! | `uses` | which reads count as uses of a block |
 //! | `fence` | fencing a cache device that fails |
 //! | `intents/loading` | the bitmap as a whole |
@@ -60,6 +62,7 @@
 //! - No `RefCell` is borrowed across an await.
 
 mod admit;
+mod advising;
 mod budget;
 mod codecs;
 mod contents;
@@ -116,6 +119,8 @@ use std::sync::Arc;
 use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
+use crate::advise::Space;
+use crate::format::extent::FRAGMENT_HEADER_BYTES;
 use crate::format::geometry::{Geometry, REGIONS_MIN};
 use crate::host_record::HostRecords;
 use crate::policy::{Allowance, Ring, RingSizes};
@@ -124,6 +129,7 @@ use crate::stats::{BudgetLevel, Holdings, QueueDepth, Stats, StatsSnapshot};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
 use crate::volume::STRIPE_BYTES;
 use crate::write_budget::WriteBudget;
+use advising::Following;
 use budget::Budget;
 use codecs::CodecPool;
 use identity::ShardIdentity;
@@ -155,6 +161,9 @@ pub use queue::{JOB_BYTES_MAX, JOBS_MAX};
 pub use recover::Recovered;
 pub(crate) use region_reader::{Found, Guess, RegionPlace, read_region};
 pub use resize::{ResizeStep, Shrinking};
+
+/// Number of extents after which the share of fragments in them is measured; it is 0.96 before.
+const EXTENTS_MEASURED_MIN: u64 = 64;
 
 /// The parts that a shard is built from.
 pub struct ShardParts<P: Platform> {
@@ -197,6 +206,7 @@ pub struct Shard<P: Platform> {
     origin: OriginIo<P>,
     tuning: Tuning,
     budget: Budget,
+    following: Following,
     map: BlockMap,
     log: SegmentLog,
     codecs: CodecPool,
@@ -276,6 +286,7 @@ impl<P: Platform> Shard<P> {
             env,
             cache,
             origin,
+            following: Following::new(),
             tuning: Tuning::new(settings, room / BLOCK_BYTES as u64),
             map: BlockMap::new(&geometry),
             log: SegmentLog::new(
@@ -406,6 +417,11 @@ impl<P: Platform> Shard<P> {
             latencies: self.stats.latencies.borrow().clone(),
             holdings,
             appended: log.appended_bytes(),
+            observed: self.following.observed(
+                self.tuning.settings().policy,
+                self.fragment_space(),
+                self.env.now(),
+            ),
         }
     }
 
@@ -533,6 +549,26 @@ impl<P: Platform> Shard<P> {
             false => u64::from(self.log.regions_remaining()),
         };
         regions * self.id.layout.region_bytes
+    }
+
+    /// The space of fragments: without headers, and what is lost at the end of extents.
+    fn fragment_space(&self) -> Space {
+        let counts = &self.stats.counters;
+        let mut share = 0.96;
+        if counts.extents_written.get() >= EXTENTS_MEASURED_MIN {
+            let headers =
+                (counts.packed_blocks.get() + counts.raw_blocks.get()) * FRAGMENT_HEADER_BYTES as u64;
+            let fragments = counts.codec_out_bytes.get() + headers + counts.reinserted_bytes.get();
+            let intents = counts.intent_writes.get() * 512;
+            let written = counts.cache_write_bytes.get().saturating_sub(intents).max(1);
+            share = (fragments as f64 / written as f64).clamp(0.5, 1.0);
+        }
+        let regions = self.region_space() / self.id.layout.region_bytes;
+        Space {
+            // Rounded, so that the space does not seem to change all the time.
+            region_bytes: (self.id.layout.region_bytes as f64 * (share * 64.0).round() / 64.0) as u64,
+            regions,
+        }
     }
 
     /// Space in the two rings, for the policy.

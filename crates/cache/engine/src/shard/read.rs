@@ -80,10 +80,12 @@ impl<P: Platform> Shard<P> {
         let bypass = bypass || self.mode() == Mode::PassThrough;
         let blocks = (last - first + 1) as usize;
         let local = self.local(BlockNumber(first));
+        self.follow_read(local..LocalBlock(local.0 + blocks as u64), bypass);
         let (mut out, found) = match self.read_one_cached(local, blocks).await? {
             Some(out) => (out, 1),
             None => Box::pin(self.read_many(local, blocks, bypass)).await?,
         };
+        self.follow_outcome(found, blocks as u64 - found);
         self.count_read(started, len, found, blocks as u64 - found);
         let skip = (offset - first * BLOCK_BYTES as u64) as usize;
         if skip > 0 {

@@ -14,6 +14,7 @@ impl<P: Platform> Shard<P> {
     /// lengths.
     pub fn start(self: &Rc<Self>) {
         self.withhold_regions();
+        self.start_following();
         self.tasks.enter(Phase::Serving);
         let (tasks, env) = (&self.tasks, &self.env);
         tasks.spawn(env, Self::admit_task(Rc::clone(self)));
@@ -31,6 +32,7 @@ impl<P: Platform> Shard<P> {
         }
         self.tuning.change(change, self.map.len() as u64);
         self.writeback.note_limit();
+        self.follow_space();
     }
 
     /// Sets whether the superblock, stable, permits dirty blocks. Without that, write-back acts as write-through.

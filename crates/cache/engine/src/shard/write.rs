@@ -17,6 +17,7 @@ use super::order::RangeGuard;
 use super::queue::{Candidate, Job, JobSlot};
 use super::tasks::Phase;
 use super::{Platform, Shard};
+use crate::advise::Written;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Allowance, Ring};
 use crate::settings::Mode;
@@ -275,16 +276,25 @@ impl<P: Platform> Shard<P> {
         let mut stale = Vec::new();
         for (index, block) in blocks.clone().enumerate() {
             let local = self.local(BlockNumber(block));
+            let known = staged
+                .as_ref()
+                .is_some_and(|staged| staged.known[index] || planted(PlantedBug::UnknownPartsStored));
+            let stays = admit && known && block < self.whole_blocks();
+            self.follow_write(
+                local,
+                match (stays, bypass) {
+                    (true, false) => Written::Admitted,
+                    (true, true) => Written::IfCached,
+                    (false, _) => Written::Dropped,
+                },
+            );
             let hits = self
                 .map
                 .lookup(local)
                 .map_or(0, |entry| entry.hits().saturating_add(1));
             let keep = planted(PlantedBug::RetireSkipped) && staged.is_some();
             let old_ring = if keep { None } else { self.invalidate(local) };
-            let known = staged
-                .as_ref()
-                .is_some_and(|staged| staged.known[index] || planted(PlantedBug::UnknownPartsStored));
-            let ring = if admit && known && block < self.whole_blocks() {
+            let ring = if stays {
                 let replaced = old_ring.filter(|_| allowance != Allowance::Nothing);
                 replaced.or_else(|| self.admit_written(local, bypass, allowance))
             } else {

@@ -1,0 +1,371 @@
+//! A simulated cache: the two rings of a shard, filled with sampled blocks, under the shard's own policy.
+//!
+//! A ring counts bytes of a real cache: a sampled block stands for 2^`shift` blocks. So regions begin, age and leave as in the
+//! engine, also where a region has only a few sampled blocks, or less than one.
+//!
+//! Invariant: the slots that have this cache as a user are those whose place names an entry of a ring.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::table::{Place, Table};
+use super::{CACHES, MULTIPLES, SIZE_UNIT, Space};
+use crate::policy::{Admission, Fate, Policy, PolicyKind, Price, Ring, RingSizes};
+use crate::units::BLOCK_BYTES;
+
+/// Regions that the engine keeps free.
+const REGIONS_FREE: u64 = 2;
+/// Smaller caches have smaller regions, not fewer, down to this number.
+const REGIONS_MIN: u64 = 64;
+/// Regions that are reclaimed in so many steps, at most: a step of a large cache takes several.
+const STEPS: u64 = 256;
+/// Of an entry that only takes space.
+const NO_SLOT: u16 = u16::MAX;
+/// Entries of both rings for each block of the table, in the largest cache: old versions of written blocks have entries as well.
+const ENTRIES_PER_SLOT: f64 = 1.25;
+/// Entries that are appended before the sample is thinned out, at most.
+const ENTRIES_MORE: usize = 2;
+
+/// A ring. Positions are in bytes from its first entry ever.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Slots, and their sizes when they were appended.
+    entries: VecDeque<(u16, u8)>,
+    /// Number of the first entry.
+    first: u64,
+    /// Position of the first entry.
+    start: u64,
+    /// Position of the next one.
+    end: u64,
+    /// The oldest region begins here.
+    reclaimed: u64,
+    /// The first entry in the correlation window, and its position.
+    window: (u64, u64),
+}
+
+impl Queue {
+    fn new(entries_max: usize) -> Self {
+        Self {
+            entries: VecDeque::with_capacity(entries_max + ENTRIES_MORE),
+            ..Self::default()
+        }
+    }
+
+    /// Bytes of the regions in use, the open one as a whole.
+    fn used(&self, region: u64) -> u64 {
+        self.end.next_multiple_of(region) - self.reclaimed
+    }
+
+    /// The bytes that an entry counts.
+    fn bytes(size: u8, shift: u32) -> u64 {
+        (u64::from(size) * SIZE_UNIT) << shift
+    }
+
+    fn next(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    /// Moves the window up to the newest `length` bytes.
+    fn follow(&mut self, length: u64, shift: u32) {
+        let limit = self.end.saturating_sub(length);
+        let (mut number, mut position) = self.window;
+        if number < self.first {
+            (number, position) = (self.first, self.start);
+        }
+        while let Some(&(_, size)) = self.entries.get((number - self.first) as usize)
+            && position + Self::bytes(size, shift) <= limit
+        {
+            position += Self::bytes(size, shift);
+            number += 1;
+        }
+        self.window = (number, position);
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct SimulatedCache {
+    /// Its number, in the places of a slot.
+    number: usize,
+    policy: Box<dyn Policy>,
+    rings: [Queue; 2],
+    /// Bytes of a region.
+    region: u64,
+    regions: u64,
+    blocks: u64,
+    /// Sizes of its blocks in the table, added up.
+    sizes: u64,
+    reclaimed: bool,
+    /// Entries of both rings. Each has room for all of them: while a cache fills, all of it is probation.
+    entries_max: usize,
+}
+
+impl fmt::Debug for SimulatedCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (f.debug_struct("SimulatedCache"))
+            .field("rings", &self.sizes_of_rings())
+            .field("blocks", &self.blocks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SimulatedCache {
+    /// `slots`: of the table, which has the blocks of the largest cache.
+    pub fn new(number: usize, kind: PolicyKind, space: Space, shift: u32, slots: usize) -> Self {
+        let share = MULTIPLES[number] / MULTIPLES[CACHES - 1];
+        let entries_max = (slots as f64 * ENTRIES_PER_SLOT * share) as usize + REGIONS_MIN as usize;
+        let mut cache = Self {
+            number,
+            policy: kind.build(0),
+            rings: [Queue::new(entries_max), Queue::new(entries_max)],
+            region: 1,
+            regions: REGIONS_MIN,
+            blocks: 0,
+            sizes: 0,
+            reclaimed: false,
+            entries_max,
+        };
+        cache.fit(space, shift);
+        cache.policy = kind.build(cache.policy_blocks(shift));
+        cache
+    }
+
+    /// The space is another from now on; the cache has its multiple of it.
+    pub fn fit(&mut self, space: Space, shift: u32) {
+        let multiple = MULTIPLES[self.number];
+        let total = (space.region_bytes * space.regions) as f64 * multiple;
+        let least = REGIONS_MIN.min(space.regions).max(1);
+        self.regions = ((space.regions as f64 * multiple).round() as u64).max(least);
+        self.region = ((total / self.regions as f64) as u64).max(1);
+        self.policy.capacity(self.policy_blocks(shift));
+    }
+
+    /// What the policy is told of the space: uncompressed blocks of the sample.
+    fn policy_blocks(&self, shift: u32) -> u64 {
+        (self.regions * self.region / BLOCK_BYTES as u64) >> shift
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let entries: usize = self.rings.iter().map(|ring| ring.entries.capacity()).sum();
+        entries * size_of::<(u16, u8)>() + self.policy.memory_bytes()
+    }
+
+    /// Whether the rings have as many entries as they may.
+    pub fn is_crowded(&self) -> bool {
+        let entries: usize = self.rings.iter().map(|ring| ring.entries.len()).sum();
+        entries >= self.entries_max
+    }
+
+    /// Whether a region was ever reclaimed, so that the cache is as full as it can be.
+    pub fn was_full(&self) -> bool {
+        self.reclaimed
+    }
+
+    /// A read of a block; `admit`: a miss may be admitted. Returns whether it is a hit.
+    pub fn read(&mut self, table: &mut Table, slot: u16, admit: bool, shift: u32) -> bool {
+        let mut place = table.place(slot, self.number);
+        match place.ring() {
+            Some(ring) => {
+                // Numbers wrap: no ring has as many entries.
+                let window = &self.rings[Ring::Probation.index()];
+                let back = (window.next() as u16).wrapping_sub(place.sequence);
+                let in_window = ring == Ring::Probation && u64::from(back) <= window.next() - window.window.0;
+                if !in_window {
+                    place.touch();
+                    table.set_place(slot, self.number, place);
+                }
+                true
+            }
+            None => {
+                if admit {
+                    self.admit(table, slot, shift);
+                }
+                false
+            }
+        }
+    }
+
+    /// A write of a block that the cache keeps, with its new contents.
+    pub fn write(&mut self, table: &mut Table, slot: u16, admit: bool, shift: u32) {
+        let place = table.place(slot, self.number);
+        match place.ring() {
+            Some(ring) => {
+                let mut used = place;
+                used.touch();
+                self.forget(table, slot);
+                self.append(table, slot, ring, used.hits(), shift);
+                self.make_room(table, shift);
+            }
+            None if admit => self.admit(table, slot, shift),
+            None => {}
+        }
+    }
+
+    /// The block is no longer cached.
+    pub fn drop_block(&mut self, table: &mut Table, slot: u16) {
+        if table.place(slot, self.number).ring().is_some() {
+            self.forget(table, slot);
+        }
+    }
+
+    /// The block, appended with size `was`, takes `is`.
+    pub fn resized(&mut self, table: &Table, slot: u16, was: u8, is: u8, shift: u32) {
+        let place = table.place(slot, self.number);
+        let Some(ring) = place.ring() else { return };
+        self.sizes = self.sizes + u64::from(is) - u64::from(was);
+        let ring = &mut self.rings[ring.index()];
+        let back = (ring.next() as u16).wrapping_sub(place.sequence);
+        let Some(index) = ring.entries.len().checked_sub(usize::from(back)) else {
+            return;
+        };
+        let entry = &mut ring.entries[index];
+        if entry.0 == slot && entry.1 == was {
+            entry.1 = is;
+            ring.end = ring.end + Queue::bytes(is, shift) - Queue::bytes(was, shift);
+        }
+    }
+
+    fn admit(&mut self, table: &mut Table, slot: u16, shift: u32) {
+        match self.policy.admit(table.key(slot)) {
+            Admission::To(ring) | Admission::Remembered(ring) => {
+                self.append(table, slot, ring, 0, shift);
+                self.make_room(table, shift);
+            }
+            Admission::Refuse => {}
+        }
+    }
+
+    fn append(&mut self, table: &mut Table, slot: u16, ring: Ring, hits: u8, shift: u32) {
+        let size = table.size(slot);
+        let window = match ring {
+            Ring::Probation => self.policy.window(self.region * self.regions),
+            Ring::Main => 0,
+        };
+        let queue = &mut self.rings[ring.index()];
+        let sequence = queue.next() as u16;
+        queue.entries.push_back((slot, size));
+        queue.end += Queue::bytes(size, shift);
+        if ring == Ring::Probation {
+            queue.follow(window, shift);
+        }
+        table.set_place(slot, self.number, Place::cached(ring, hits, sequence));
+        table.hold(slot);
+        self.blocks += 1;
+        self.sizes += u64::from(size);
+    }
+
+    fn forget(&mut self, table: &mut Table, slot: u16) {
+        table.set_place(slot, self.number, Place::default());
+        self.blocks -= 1;
+        self.sizes -= u64::from(table.size(slot));
+        table.release(slot);
+    }
+
+    fn sizes_of_rings(&self) -> RingSizes {
+        RingSizes {
+            probation: self.rings[Ring::Probation.index()].used(self.region),
+            main: self.rings[Ring::Main.index()].used(self.region),
+            total: self.region * self.regions,
+        }
+    }
+
+    /// Reclaims regions until two are free.
+    fn make_room(&mut self, table: &mut Table, shift: u32) {
+        loop {
+            let sizes = self.sizes_of_rings();
+            let free = sizes.total.saturating_sub(sizes.probation + sizes.main);
+            if free >= REGIONS_FREE * self.region || !self.reclaim(table, sizes, shift) {
+                return;
+            }
+        }
+    }
+
+    /// Reclaims the oldest region of a ring; false if there is none but open ones.
+    fn reclaim(&mut self, table: &mut Table, sizes: RingSizes, shift: u32) -> bool {
+        let step = self.region * self.regions.div_ceil(STEPS);
+        let has_region = |ring: &Ring| {
+            let queue = &self.rings[ring.index()];
+            queue.reclaimed + self.region <= queue.end
+        };
+        let victim = self.policy.victim(sizes);
+        let Some(ring) = [victim, victim.other()].into_iter().find(has_region) else {
+            return false;
+        };
+        self.reclaimed = true;
+        self.policy.cached_blocks(self.blocks);
+        let queue = &mut self.rings[ring.index()];
+        // The open region stays.
+        let full = (queue.end - queue.reclaimed) / self.region * self.region;
+        queue.reclaimed += step.min(full);
+        // What is appended now, to main, is newer than all that leaves.
+        let (until, last) = (queue.reclaimed, queue.next());
+        let mean = (self.sizes * SIZE_UNIT).checked_div(self.blocks).unwrap_or(0);
+        loop {
+            let queue = &mut self.rings[ring.index()];
+            if queue.start >= until || queue.first >= last {
+                return true;
+            }
+            let number = queue.first as u16;
+            let Some((slot, size)) = queue.entries.pop_front() else {
+                return true;
+            };
+            queue.first += 1;
+            queue.start += Queue::bytes(size, shift);
+            if slot == NO_SLOT {
+                continue;
+            }
+            let place = table.place(slot, self.number);
+            if place.ring() != Some(ring) || place.sequence != number {
+                continue;
+            }
+            let price = Price::of(u64::from(size) * SIZE_UNIT, mean);
+            match self.policy.reclaim(ring, table.key(slot), place.hits(), price) {
+                Fate::Keep { ring, hits } => {
+                    table.hold(slot);
+                    self.forget(table, slot);
+                    self.append(table, slot, ring, hits, shift);
+                    table.release(slot);
+                }
+                Fate::Drop => self.forget(table, slot),
+            }
+        }
+    }
+
+    /// Half of the blocks leave the sample, those for which `gone` says so; the others count as twice as many.
+    pub fn thin_out(&mut self, table: &mut Table, gone: impl Fn(u64) -> bool, space: Space, shift: u32) {
+        for ring in Ring::ALL {
+            let queue = &mut self.rings[ring.index()];
+            let entries = std::mem::take(&mut queue.entries);
+            let (first, start) = (queue.first, queue.start);
+            queue.end = start;
+            queue.window = (first, start);
+            let mut kept = VecDeque::with_capacity(entries.capacity());
+            for (number, (slot, size)) in (first..).zip(entries) {
+                let is_stale = slot == NO_SLOT || {
+                    let place = table.place(slot, self.number);
+                    place.ring() != Some(ring) || place.sequence != number as u16
+                };
+                let slot = match is_stale {
+                    // Of stale entries, half of the space remains as well.
+                    true if number.is_multiple_of(2) => NO_SLOT,
+                    true => continue,
+                    false if gone(table.key(slot)) => {
+                        self.forget(table, slot);
+                        continue;
+                    }
+                    false => {
+                        let mut place = table.place(slot, self.number);
+                        place.sequence = (first + kept.len() as u64) as u16;
+                        table.set_place(slot, self.number, place);
+                        slot
+                    }
+                };
+                kept.push_back((slot, size));
+                self.rings[ring.index()].end += Queue::bytes(size, shift);
+            }
+            self.rings[ring.index()].entries = kept;
+        }
+        self.fit(space, shift);
+        self.policy.cached_blocks(self.blocks);
+        self.make_room(table, shift);
+    }
+}

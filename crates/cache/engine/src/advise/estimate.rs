@@ -1,0 +1,148 @@
+//! What was counted, and the estimates from it.
+
+use serde::Serialize;
+
+use super::{CACHES, CodecSamples, GROUPS, MULTIPLES, REAL};
+
+/// Student's t for a 95 % interval from [`GROUPS`] parts.
+const T_95: f64 = 2.365;
+/// How far the simulation may be off, whatever the sample. Measured: see `docs/advise.md`.
+const MODEL_ERROR: f64 = 0.01;
+
+/// What was counted in one shard, or, added up, in all. Older counts count less.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// Seconds since the counts began.
+    pub age_s: f64,
+    /// The seconds in which they were counted; older ones count less, as counts do.
+    pub seconds: f64,
+    /// Blocks read.
+    pub reads: f64,
+    /// Of these, hits.
+    pub hits: f64,
+    /// Blocks read from shards that follow a sample.
+    pub sampled_reads: f64,
+    /// Reads of sampled blocks.
+    pub sampled: f64,
+    /// Hits of each simulated cache, by part of the sample; a sampled block counts as all that it stands for.
+    pub cache_hits: [[f64; GROUPS]; CACHES],
+    /// The sample has one block in 2^`shift`; of several shards, the most.
+    pub shift: u32,
+    /// How many of the simulated caches have been full, from the smallest; of several shards, the fewest.
+    pub full: u32,
+    /// Whether the cache had blocks when the simulated caches were empty.
+    pub warm: bool,
+    /// Bytes of memory of the samples.
+    pub memory_bytes: u64,
+    /// What codecs make of sampled blocks.
+    pub codecs: CodecSamples,
+}
+
+/// An estimate with its 95 % interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The most likely value.
+    pub value: f64,
+    /// Lower end of the interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Observed {
+    pub(super) fn halve(&mut self) {
+        let hits = self.cache_hits.iter_mut().flatten();
+        for count in hits.chain([
+            &mut self.reads,
+            &mut self.hits,
+            &mut self.sampled,
+            &mut self.seconds,
+        ]) {
+            *count /= 2.0;
+        }
+    }
+
+    /// Adds what another shard counted.
+    pub fn add(&mut self, other: &Self) {
+        self.reads += other.reads;
+        self.hits += other.hits;
+        self.age_s = self.age_s.max(other.age_s);
+        self.seconds = self.seconds.max(other.seconds);
+        self.codecs.add(&other.codecs);
+        if other.sampled_reads == 0.0 {
+            return;
+        }
+        let is_first = self.sampled_reads == 0.0;
+        self.sampled_reads += other.sampled_reads;
+        self.sampled += other.sampled;
+        self.memory_bytes += other.memory_bytes;
+        let others = other.cache_hits.iter().flatten();
+        for (count, other) in self.cache_hits.iter_mut().flatten().zip(others) {
+            *count += other;
+        }
+        self.shift = self.shift.max(other.shift);
+        self.full = if is_first {
+            other.full
+        } else {
+            self.full.min(other.full)
+        };
+        self.warm |= other.warm;
+    }
+
+    /// The hit ratio that was measured.
+    #[must_use]
+    pub fn hit_ratio(&self) -> f64 {
+        self.hits / self.reads.max(1.0)
+    }
+
+    /// The hit ratio of the simulated cache with the real capacity.
+    #[must_use]
+    pub fn simulated(&self) -> f64 {
+        self.cache_hits[REAL].iter().sum::<f64>() / self.sampled_reads.max(1.0)
+    }
+
+    /// By how much the hit ratio differs with `multiple` times the capacity.
+    #[must_use]
+    pub fn gain(&self, multiple: f64) -> f64 {
+        self.gains(multiple).iter().sum::<f64>() / self.sampled_reads.max(1.0)
+    }
+
+    /// By how many hits, by part of the sample.
+    fn gains(&self, multiple: f64) -> [f64; GROUPS] {
+        let other = self.hits_at(multiple);
+        std::array::from_fn(|group| other[group] - self.cache_hits[REAL][group])
+    }
+
+    /// The hit ratio with `multiple` times the capacity, from 1/8 to 4.
+    #[must_use]
+    pub fn hit_ratio_at(&self, multiple: f64) -> Estimate {
+        let gains = self.gains(multiple);
+        let reads = self.sampled_reads.max(1.0);
+        let value = (self.hit_ratio() + self.gain(multiple)).clamp(0.0, 1.0);
+        let mean = gains.iter().sum::<f64>() / GROUPS as f64;
+        let squares: f64 = gains.iter().map(|gain| (gain - mean).powi(2)).sum();
+        let groups = GROUPS as f64;
+        // A sample of half of the blocks has half of the variance: the other half is known.
+        let unknown = 1.0 - 1.0 / (1_u64 << self.shift) as f64;
+        let sampling = T_95 * (squares * groups / (groups - 1.0) * unknown).sqrt() / reads;
+        let distance = multiple.log2().abs().min(1.0);
+        let half = sampling + MODEL_ERROR * distance;
+        Estimate {
+            value,
+            low: (value - half).max(0.0),
+            high: (value + half).min(1.0),
+        }
+    }
+
+    /// The hits of a simulated cache of any size, by part of the sample.
+    fn hits_at(&self, multiple: f64) -> [f64; GROUPS] {
+        let multiple = multiple.clamp(MULTIPLES[0], MULTIPLES[CACHES - 1]);
+        let above = MULTIPLES
+            .partition_point(|it| *it < multiple)
+            .clamp(1, CACHES - 1);
+        let (low, high) = (MULTIPLES[above - 1], MULTIPLES[above]);
+        let share = (multiple / low).ln() / (high / low).ln();
+        let [lower, upper] = [&self.cache_hits[above - 1], &self.cache_hits[above]];
+        std::array::from_fn(|group| lower[group] + (upper[group] - lower[group]) * share)
+    }
+}

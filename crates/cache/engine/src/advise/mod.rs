@@ -1,0 +1,316 @@
+//! What would more cache be worth? A live estimate of the hit ratio that other capacities and codecs would have.
+//!
+//! Each shard simulates small caches of 1/8 to 4 times its capacity on a sample of its blocks, chosen by a hash of their numbers
+//! (miniature simulation: Waldspurger et al., USENIX ATC 2017). All references to a sampled block are followed, so its reuse is
+//! seen as it is; a cache of a 1000th of the blocks on a 1000th of the references has the hit ratio of the whole. The caches
+//! obey the shard's own [`Policy`](crate::policy::Policy), over rings of regions as in the engine. Other codecs change how many
+//! blocks fit, so they are points of the same curve.
+//!
+//! The estimate for another capacity is the hit ratio that was measured, plus the difference between two simulated caches. What is
+//! wrong with both cancels out: a sample with too many references to the hottest blocks, or caches that began empty.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `mod` | [`Advisor`]: the sample of a shard, followed |
+//! | `table` | the sampled blocks |
+//! | `cache` | a simulated cache |
+//! | `codecs` | what other codecs make of stored blocks |
+//! | `estimate` | [`Observed`], what was counted, and the estimates from it |
+//!
+//! Invariants: the sample of all shards takes at most [`MEMORY_BYTES_MAX`]; a block that is not in it costs a hash and a
+//! comparison; nothing is allocated for a reference, unless half of the blocks leave the sample.
+
+mod cache;
+mod codecs;
+mod estimate;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use flaz_device::Nanos;
+
+pub use codecs::{CODECS, CodecSampler, CodecSamples, Compressed, codecs, fragment_bytes};
+pub use estimate::{Estimate, Observed};
+
+use self::cache::SimulatedCache;
+use self::table::{Table, to_size};
+use crate::policy::PolicyKind;
+use crate::units::BLOCK_BYTES;
+
+/// Memory of the simulated caches of all shards, in bytes.
+pub const MEMORY_BYTES_MAX: usize = 1 << 20;
+/// Shards that follow a sample. Of more, the first ones do: blocks map to shards by stripe, so they see all kinds of blocks.
+pub const SHARDS_MAX: u32 = 8;
+/// Blocks in the sample, of all shards.
+const SLOTS_MAX: usize = 10_900;
+/// Number of simulated caches.
+pub const CACHES: usize = 10;
+/// Their capacities, in units of the real one.
+pub const MULTIPLES: [f64; CACHES] = [
+    0.125, 0.25, 0.353_553, 0.5, 0.707_107, 1.0, 1.414_214, 2.0, 2.828_427, 4.0,
+];
+/// The one with the real capacity.
+const REAL: usize = 5;
+/// Parts of the sample, whose differences give the interval of an estimate.
+pub const GROUPS: usize = 8;
+/// Unit of the size of a stored block, in bytes.
+const SIZE_UNIT: u64 = 32;
+/// The sample has at most one block in 2^this: what it costs must stay below 1 % of what a request costs.
+const SHIFT_MIN: u32 = 1;
+/// And at least one in 2^this.
+const SHIFT_MAX: u32 = 20;
+/// What was counted this long ago counts half.
+pub const HALF_LIFE: Duration = Duration::from_secs(12 * 3600);
+
+/// The space of a shard for blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of a region that fragments can take.
+    pub region_bytes: u64,
+    /// Number of regions.
+    pub regions: u64,
+}
+
+impl Space {
+    fn blocks(self) -> u64 {
+        self.region_bytes * self.regions / BLOCK_BYTES as u64
+    }
+}
+
+/// What a write leaves in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The new contents, if the block was cached before or the policy admits it.
+    Admitted,
+    /// The new contents, if the block was cached before.
+    IfCached,
+    /// Nothing.
+    Dropped,
+}
+
+/// Follows the sample of a shard.
+#[derive(Debug)]
+pub struct Advisor {
+    kind: PolicyKind,
+    space: Space,
+    /// The sample has one block in 2^`shift`.
+    shift: u32,
+    table: Table,
+    caches: Vec<SimulatedCache>,
+    /// Mean size of the stored blocks, times 2^[`MEAN_SHIFT`]: that of a block of unknown size.
+    mean_size: u64,
+    observed: Observed,
+    /// When the counts began.
+    began: Nanos,
+    /// When older counts were halved last.
+    faded: Nanos,
+    /// The real cache was not empty when the simulated ones were. Then counts begin anew when the cache with the real capacity is
+    /// full, and when the largest is.
+    warm: bool,
+    /// Caches whose being full was noticed.
+    full: usize,
+}
+
+/// Decay of the mean size.
+const MEAN_SHIFT: u32 = 6;
+
+impl Advisor {
+    /// For a shard of a cache with so many, or of [`SHARDS_MAX`]. `warm`: the shard has blocks.
+    #[must_use]
+    pub fn new(kind: PolicyKind, space: Space, shards: u32, warm: bool, now: Nanos) -> Self {
+        let slots = SLOTS_MAX / shards.clamp(1, SHARDS_MAX) as usize;
+        let mut advisor = Self {
+            kind,
+            space,
+            shift: shift_for(space, slots),
+            table: Table::new(slots),
+            caches: Vec::new(),
+            mean_size: u64::from(to_size(BLOCK_BYTES as u64)) << MEAN_SHIFT,
+            observed: Observed::default(),
+            began: now,
+            faded: now,
+            warm,
+            full: 0,
+        };
+        advisor.build();
+        advisor
+    }
+
+    /// The simulated caches, empty.
+    fn build(&mut self) {
+        let slots = self.table.slots_max();
+        self.table = Table::new(slots);
+        let cache = |number| SimulatedCache::new(number, self.kind, self.space, self.shift, slots);
+        self.caches = (0..CACHES).map(cache).collect();
+        self.full = 0;
+    }
+
+    /// Whether blocks with this mask of their keys are in the sample: those where it leaves 0.
+    #[must_use]
+    pub fn mask(&self) -> u64 {
+        (1 << self.shift) - 1
+    }
+
+    /// The shard has another space, or policy.
+    pub fn fit(&mut self, kind: PolicyKind, space: Space, now: Nanos) {
+        if kind == self.kind && space == self.space {
+            return;
+        }
+        let finer = shift_for(space, self.table.slots_max()) + 2 <= self.shift;
+        let anew = kind != self.kind || finer && space.blocks() < self.space.blocks() / 4;
+        if !anew {
+            // Before the ghosts grow.
+            while self.shift < shift_for(space, self.table.slots_max()) {
+                self.thin_out();
+            }
+        }
+        (self.kind, self.space) = (kind, space);
+        if anew {
+            self.shift = shift_for(space, self.table.slots_max());
+            self.warm = true;
+            self.begin_counting(now);
+            self.build();
+            return;
+        }
+        for cache in &mut self.caches {
+            cache.fit(space, self.shift);
+        }
+    }
+
+    /// Counts the blocks of a read, sampled or not.
+    pub fn count(&mut self, hits: u64, misses: u64) {
+        self.observed.hits += hits as f64;
+        self.observed.reads += (hits + misses) as f64;
+    }
+
+    /// A read of a sampled block, which is admitted if it is not cached and the policy admits it, but for reads that `bypass`.
+    pub fn read(&mut self, key: u64, bypass: bool, now: Nanos) {
+        self.fade(now);
+        let Some(slot) = self.slot(key) else { return };
+        let group = group_of(key);
+        let weight = (1_u64 << self.shift) as f64;
+        self.observed.sampled += 1.0;
+        for (cache, hits) in self.caches.iter_mut().zip(&mut self.observed.cache_hits) {
+            if cache.read(&mut self.table, slot, !bypass, self.shift) {
+                hits[group] += weight;
+            }
+        }
+        self.table.release(slot);
+        self.keep_small();
+        while self.caches.get(self.full).is_some_and(SimulatedCache::was_full) {
+            self.full += 1;
+            if self.warm && (self.full == REAL + 1 || self.full == CACHES) {
+                self.begin_counting(now);
+            }
+        }
+    }
+
+    /// Counts begin anew.
+    fn begin_counting(&mut self, now: Nanos) {
+        self.observed = Observed::default();
+        (self.began, self.faded) = (now, now);
+    }
+
+    /// A write of a sampled block.
+    pub fn write(&mut self, key: u64, written: Written) {
+        let Some(slot) = self.slot(key) else { return };
+        for cache in &mut self.caches {
+            match written {
+                Written::Dropped => cache.drop_block(&mut self.table, slot),
+                Written::Admitted => cache.write(&mut self.table, slot, true, self.shift),
+                Written::IfCached => cache.write(&mut self.table, slot, false, self.shift),
+            }
+        }
+        self.table.release(slot);
+        self.keep_small();
+    }
+
+    /// A sampled block was stored, and takes so many bytes.
+    pub fn stored(&mut self, key: u64, bytes: u64) {
+        let is = to_size(bytes);
+        self.mean_size = self.mean_size + u64::from(is) - (self.mean_size >> MEAN_SHIFT);
+        let Some(slot) = self.table.find(key) else { return };
+        let was = self.table.size(slot);
+        if was != is {
+            for cache in &mut self.caches {
+                cache.resized(&self.table, slot, was, is, self.shift);
+            }
+            self.table.set_size(slot, is);
+        }
+    }
+
+    /// What was counted, for [`Observed`].
+    #[must_use]
+    pub fn observed(&self, now: Nanos) -> Observed {
+        Observed {
+            age_s: now.since(self.began).as_secs_f64(),
+            seconds: self.observed.seconds + now.since(self.faded).as_secs_f64(),
+            sampled_reads: self.observed.reads,
+            shift: self.shift,
+            full: self.full as u32,
+            memory_bytes: self.memory_bytes() as u64,
+            warm: self.warm,
+            ..self.observed
+        }
+    }
+
+    /// Memory that it takes, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let caches: usize = self.caches.iter().map(SimulatedCache::memory_bytes).sum();
+        size_of::<Self>() + self.table.memory_bytes() + caches + size_of_val(&*self.caches)
+    }
+
+    /// The slot of a block, held until it is released.
+    fn slot(&mut self, key: u64) -> Option<u16> {
+        let size = (self.mean_size >> MEAN_SHIFT) as u8;
+        let slot = match self.table.find(key) {
+            Some(slot) => Some(slot),
+            None => self.table.insert(key, size),
+        }?;
+        self.table.hold(slot);
+        Some(slot)
+    }
+
+    /// With too many blocks, half of them leave the sample.
+    fn keep_small(&mut self) {
+        let is_full = self.table.is_full() || self.caches.iter().any(SimulatedCache::is_crowded);
+        if !is_full || self.shift == SHIFT_MAX {
+            return;
+        }
+        self.thin_out();
+    }
+
+    /// Half of the blocks leave the sample.
+    fn thin_out(&mut self) {
+        self.shift += 1;
+        let mask = self.mask();
+        for cache in &mut self.caches {
+            let gone = |key| key & mask != 0;
+            cache.thin_out(&mut self.table, gone, self.space, self.shift);
+        }
+    }
+
+    /// Halves what was counted, once in a [`HALF_LIFE`].
+    fn fade(&mut self, now: Nanos) {
+        while now.since(self.faded) >= HALF_LIFE {
+            self.faded = self.faded.after(HALF_LIFE);
+            self.observed.seconds += HALF_LIFE.as_secs_f64();
+            self.observed.halve();
+        }
+    }
+}
+
+/// The part of the sample that a block belongs to.
+fn group_of(key: u64) -> usize {
+    (key >> SHIFT_MAX) as usize % GROUPS
+}
+
+/// How many blocks may be sampled, if none compresses. When they do, half of them leave.
+fn shift_for(space: Space, slots: usize) -> u32 {
+    let largest = space.blocks() as f64 * MULTIPLES[CACHES - 1] * 1.1;
+    let shift = (largest / slots as f64).max(1.0).log2().ceil() as u32;
+    shift.clamp(SHIFT_MIN, SHIFT_MAX)
+}

@@ -1,0 +1,246 @@
+//! The sampled blocks: what the simulated caches know of each.
+//!
+//! Invariants: a block has one slot; a slot is in use as long as one of the caches has the block, or the reference to it lasts; no
+//! more than [`Table::slots_max`] are in use. Memory is allocated once.
+
+use super::{CACHES, SIZE_UNIT};
+use crate::policy::{HITS_MAX, Ring};
+
+/// An empty place of the hash index.
+const EMPTY: u16 = u16::MAX;
+
+/// What one cache knows of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Of the entry in the ring that has the block, the low bits.
+    pub sequence: u16,
+    /// 0: not cached. Otherwise 1 and the ring, and the uses above.
+    state: u8,
+}
+
+impl Place {
+    pub fn cached(ring: Ring, hits: u8, sequence: u16) -> Self {
+        Self {
+            sequence,
+            state: 1 | ring.number() << 1 | hits << 2,
+        }
+    }
+
+    pub fn ring(self) -> Option<Ring> {
+        (self.state != 0).then(|| Ring::ALL[usize::from(self.state >> 1 & 1)])
+    }
+
+    pub fn hits(self) -> u8 {
+        self.state >> 2
+    }
+
+    /// Counts a use.
+    pub fn touch(&mut self) {
+        if self.hits() < HITS_MAX {
+            self.state += 1 << 2;
+        }
+    }
+}
+
+/// A sampled block.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    key: u64,
+    /// A [`Place`] in each cache, in two arrays without padding.
+    sequences: [u16; CACHES],
+    states: [u8; CACHES],
+    /// Number of caches that have it, and one while it is referenced.
+    users: u8,
+    /// Bytes of the cache device that it takes, in units of [`SIZE_UNIT`].
+    size: u8,
+}
+
+const FREE: Slot = Slot {
+    key: 0,
+    sequences: [0; CACHES],
+    states: [0; CACHES],
+    users: 0,
+    size: 0,
+};
+
+const _: () = assert!(size_of::<Slot>() == 8 + 3 * CACHES + 2);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Box<[Slot]>,
+    /// Slots of blocks, by their key: open addressing, linear probing.
+    index: Box<[u16]>,
+    /// Slots that are not in use.
+    free: Vec<u16>,
+}
+
+impl Table {
+    /// Room for so many blocks, below 65,535.
+    pub fn new(slots: usize) -> Self {
+        assert!(slots < usize::from(EMPTY), "a slot has a number of 16 bits");
+        Self {
+            slots: vec![FREE; slots].into_boxed_slice(),
+            index: vec![EMPTY; (slots + slots / 2).next_power_of_two()].into_boxed_slice(),
+            free: (0..slots as u16).rev().collect(),
+        }
+    }
+
+    pub fn slots_max(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        size_of_val::<[Slot]>(&self.slots)
+            + size_of_val::<[u16]>(&self.index)
+            + self.free.capacity() * size_of::<u16>()
+    }
+
+    /// The low bits of a key choose the sample, the high ones the place in a ghost: these are others.
+    fn home(&self, key: u64) -> usize {
+        (key >> 20) as usize & (self.index.len() - 1)
+    }
+
+    pub fn find(&self, key: u64) -> Option<u16> {
+        let mask = self.index.len() - 1;
+        let mut at = self.home(key);
+        loop {
+            match self.index[at] {
+                EMPTY => return None,
+                slot if self.slots[usize::from(slot)].key == key => return Some(slot),
+                _ => at = (at + 1) & mask,
+            }
+        }
+    }
+
+    /// A slot for a block that has none.
+    pub fn insert(&mut self, key: u64, size: u8) -> Option<u16> {
+        let slot = self.free.pop()?;
+        let mask = self.index.len() - 1;
+        let mut at = self.home(key);
+        while self.index[at] != EMPTY {
+            at = (at + 1) & mask;
+        }
+        self.index[at] = slot;
+        self.slots[usize::from(slot)] = Slot { key, size, ..FREE };
+        Some(slot)
+    }
+
+    pub fn key(&self, slot: u16) -> u64 {
+        self.slots[usize::from(slot)].key
+    }
+
+    pub fn size(&self, slot: u16) -> u8 {
+        self.slots[usize::from(slot)].size
+    }
+
+    pub fn set_size(&mut self, slot: u16, size: u8) {
+        self.slots[usize::from(slot)].size = size;
+    }
+
+    pub fn place(&self, slot: u16, cache: usize) -> Place {
+        let slot = &self.slots[usize::from(slot)];
+        Place {
+            sequence: slot.sequences[cache],
+            state: slot.states[cache],
+        }
+    }
+
+    pub fn set_place(&mut self, slot: u16, cache: usize, place: Place) {
+        let slot = &mut self.slots[usize::from(slot)];
+        (slot.sequences[cache], slot.states[cache]) = (place.sequence, place.state);
+    }
+
+    /// One more user of the slot.
+    pub fn hold(&mut self, slot: u16) {
+        self.slots[usize::from(slot)].users += 1;
+    }
+
+    /// One user less; the last one frees the slot.
+    pub fn release(&mut self, slot: u16) {
+        let users = &mut self.slots[usize::from(slot)].users;
+        assert!(*users > 0, "slot {slot} is in use");
+        *users -= 1;
+        if *users == 0 {
+            self.remove(slot);
+        }
+    }
+
+    /// Takes a block out of the index, and closes the gap.
+    fn remove(&mut self, slot: u16) {
+        let mask = self.index.len() - 1;
+        let mut gap = self.home(self.key(slot));
+        while self.index[gap] != slot {
+            gap = (gap + 1) & mask;
+        }
+        let mut next = (gap + 1) & mask;
+        while self.index[next] != EMPTY {
+            let home = self.home(self.key(self.index[next]));
+            // It may move to the gap if its home is not between the two.
+            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(gap) & mask) {
+                self.index[gap] = self.index[next];
+                gap = next;
+            }
+            next = (next + 1) & mask;
+        }
+        self.index[gap] = EMPTY;
+        self.free.push(slot);
+    }
+}
+
+/// Bytes in units of a table's sizes.
+pub(super) fn to_size(bytes: u64) -> u8 {
+    bytes.div_ceil(SIZE_UNIT).clamp(1, 255) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use flaz_random::Random;
+
+    use super::*;
+    use crate::policy::block_key;
+
+    #[test]
+    fn a_place_counts_uses() {
+        let mut place = Place::cached(Ring::Main, 1, 7);
+        assert_eq!((place.ring(), place.hits()), (Some(Ring::Main), 1));
+        for hits in [2, 3, 3] {
+            place.touch();
+            assert_eq!(
+                (place.ring(), place.hits(), place.sequence),
+                (Some(Ring::Main), hits, 7)
+            );
+        }
+        assert_eq!(Place::default().ring(), None);
+        assert_eq!(Place::cached(Ring::Probation, 0, 0).ring(), Some(Ring::Probation));
+    }
+
+    /// Blocks are found as long as somebody uses them, however the table is filled and emptied.
+    #[test]
+    fn blocks_are_found_until_they_are_released() {
+        let (mut table, mut random) = (Table::new(100), Random::new(3));
+        let memory = table.memory_bytes();
+        let mut model: HashMap<u64, u16> = HashMap::new();
+        for _ in 0..50_000 {
+            let key = block_key((random.unit() * 200.0) as u64);
+            assert_eq!(table.find(key), model.get(&key).copied());
+            match model.remove(&key) {
+                Some(slot) => table.release(slot),
+                None => match table.insert(key, 3) {
+                    Some(slot) => {
+                        table.hold(slot);
+                        model.insert(key, slot);
+                    }
+                    None => assert_eq!(model.len(), 100, "it is full"),
+                },
+            }
+        }
+        assert_eq!(table.memory_bytes(), memory);
+    }
+}

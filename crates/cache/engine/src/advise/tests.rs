@@ -1,0 +1,199 @@
+//! Tests of the advisor alone, on references whose hit ratios are known from simulated caches with all blocks.
+
+use flaz_device::Nanos;
+use flaz_random::Random;
+
+use super::*;
+use crate::policy::block_key;
+
+const NOW: Nanos = Nanos(1);
+const BLOCKS: u64 = 200_000;
+
+fn space(blocks: u64) -> Space {
+    Space {
+        region_bytes: blocks * 4096 / 64,
+        regions: 64,
+    }
+}
+
+/// Skewed references with a scan now and then.
+fn references(count: usize, seed: u64) -> impl Iterator<Item = u64> {
+    let mut random = Random::new(seed);
+    (0..count as u64).map(move |at| match at % 20_000 {
+        scan @ 0..2000 => 1_000_000 + at / 20_000 * 2000 + scan,
+        _ => {
+            let rank = ((BLOCKS as f64).powf(0.1) - 1.0)
+                .mul_add(random.unit(), 1.0)
+                .powf(10.0) as u64;
+            rank.wrapping_mul(0x9e37_79b9) % BLOCKS
+        }
+    })
+}
+
+/// Follows all references; `hits` says which of them the real cache has.
+fn follow(
+    advisor: &mut Advisor,
+    references: impl Iterator<Item = u64>,
+    bytes: impl Fn(u64) -> u64,
+    hit: impl Fn(u64) -> bool,
+) {
+    for block in references {
+        let key = block_key(block);
+        if key & advisor.mask() == 0 {
+            advisor.read(key, false, NOW);
+            advisor.stored(key, bytes(block));
+        }
+        let hit = hit(block);
+        advisor.count(u64::from(hit), u64::from(!hit));
+        assert!(
+            advisor.memory_bytes() <= MEMORY_BYTES_MAX,
+            "{}",
+            advisor.memory_bytes()
+        );
+    }
+}
+
+/// The hit ratio of one cache on all references.
+fn exact(blocks: u64, count: usize, size: u64) -> f64 {
+    let mut table = Table::new(60_000);
+    let mut cache = SimulatedCache::new(REAL, PolicyKind::S3Fifo, space(blocks), 0, 60_000);
+    let mut hits = 0;
+    for block in references(count, 1) {
+        let key = block_key(block);
+        let slot = match table.find(key) {
+            Some(slot) => slot,
+            None => table.insert(key, to_size(size)).expect("room"),
+        };
+        table.hold(slot);
+        hits += u32::from(cache.read(&mut table, slot, true, 0));
+        table.release(slot);
+    }
+    f64::from(hits) / count as f64
+}
+
+/// A cache of 10,000 blocks, of which a sample follows an eighth: the curve is that of whole caches.
+#[test]
+fn the_sample_has_the_hit_ratios_of_the_whole() {
+    const COUNT: usize = 300_000;
+    let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(10_000), 1, false, NOW);
+    // The real hit ratio is not simulated here: without one, the estimate is the difference from it.
+    follow(&mut advisor, references(COUNT, 1), |_| 4096, |_| false);
+    let observed = advisor.observed(NOW);
+    assert!(observed.shift >= 2, "it is a sample: {observed:?}");
+    let real = exact(10_000, COUNT, 4096);
+    for multiple in [0.5, 2.0, 4.0] {
+        let whole = exact((10_000.0 * multiple) as u64, COUNT, 4096);
+        let told = observed.gain(multiple);
+        assert!(
+            (told - (whole - real)).abs() < 0.02,
+            "{multiple}: {told:.3}, expected {:.3}",
+            whole - real
+        );
+        let estimate = observed.hit_ratio_at(multiple);
+        assert!(
+            estimate.low <= estimate.value && estimate.value <= estimate.high,
+            "{estimate:?}"
+        );
+    }
+    // Blocks that compress 2:1 are as good as twice the capacity.
+    let half = exact(10_000, COUNT, 2048) - exact(20_000, COUNT, 4096);
+    assert!(half.abs() < 0.005, "{half}");
+}
+
+/// However much the blocks compress, however many there are: the sample stays within its memory.
+#[test]
+fn the_memory_is_bounded() {
+    for (blocks, bytes) in [(1000, 4096), (100_000, 200), (1 << 28, 2048)] {
+        let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(blocks), 1, false, NOW);
+        let mut random = Random::new(9);
+        let shift = advisor.mask().count_ones();
+        let all = (0..400_000).map(|_| (random.unit() * 1e7) as u64 * (u64::from(shift > 6) * 4096).max(1));
+        follow(&mut advisor, all, |_| bytes, |_| false);
+        // Writes leave old versions in the rings.
+        for block in (0..200_000_u64).map(|it| it % 5000) {
+            let key = block_key(block);
+            if key & advisor.mask() == 0 {
+                advisor.write(key, Written::Admitted);
+            }
+            assert!(advisor.memory_bytes() <= MEMORY_BYTES_MAX);
+        }
+    }
+    // All shards together.
+    let eight: usize = (0..8)
+        .map(|_| {
+            let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(5000), 8, false, NOW);
+            follow(&mut advisor, references(60_000, 3), |_| 1000, |_| false);
+            advisor.memory_bytes()
+        })
+        .sum();
+    assert!(eight <= MEMORY_BYTES_MAX, "{eight}");
+}
+
+#[test]
+fn older_reads_count_half() {
+    let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(10_000), 1, false, NOW);
+    let key = (0..)
+        .map(block_key)
+        .find(|key| key & advisor.mask() == 0)
+        .expect("one is sampled");
+    for _ in 0..100 {
+        advisor.count(1, 1);
+        advisor.read(key, false, NOW);
+    }
+    let before = advisor.observed(NOW);
+    let later = NOW.after(HALF_LIFE);
+    advisor.read(key, false, later);
+    let after = advisor.observed(later);
+    assert_eq!((before.reads, after.reads), (200.0, 100.0));
+    assert_eq!((before.sampled, after.sampled), (100.0, 51.0));
+    assert!(
+        (after.seconds - HALF_LIFE.as_secs_f64() / 2.0).abs() < 1.0,
+        "{after:?}"
+    );
+}
+
+/// A cache that gets more space, or another policy, is followed.
+#[test]
+fn the_sample_follows_the_space() {
+    let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(2000), 1, false, NOW);
+    follow(&mut advisor, references(50_000, 1), |_| 4096, |_| false);
+    let small = advisor.observed(NOW).gain(2.0);
+    advisor.fit(PolicyKind::S3Fifo, space(150_000), NOW);
+    follow(&mut advisor, references(300_000, 2), |_| 4096, |_| false);
+    let large = advisor.observed(NOW);
+    assert!(large.gain(2.0) < small, "most blocks fit now: {large:?}");
+    assert!(large.reads > 300_000.0, "what was counted stays");
+    advisor.fit(PolicyKind::Fifo, space(150_000), NOW);
+    assert_eq!(
+        advisor.observed(NOW).reads,
+        0.0,
+        "another policy: all counts begin anew"
+    );
+}
+
+/// Of a cache that was warm at its start, what was counted before the simulated caches were full does not count.
+#[test]
+fn a_warm_start_does_not_count_as_cold() {
+    let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(1000), 1, true, NOW);
+    follow(&mut advisor, references(100_000, 1), |_| 4096, |_| true);
+    let observed = advisor.observed(NOW);
+    assert_eq!(observed.full as usize, CACHES);
+    assert!(observed.reads < 96_000.0, "{observed:?}");
+}
+
+#[test]
+fn a_codec_that_halves_blocks_doubles_the_capacity() {
+    let mut samples = CodecSamples::default();
+    let mut random = Random::new(1);
+    for _ in 0..200 {
+        let mut block = vec![0; BLOCK_BYTES];
+        random.fill(&mut block[..2024]);
+        let compressed = Compressed::of(&block);
+        samples.sample(&compressed, 4096, [Duration::from_nanos(1500); CODECS]);
+    }
+    let (none, error) = samples.capacity_factor(0);
+    assert!((none - 1.0).abs() < 1e-9 && error < 1e-9);
+    let (lz4, error) = samples.capacity_factor(1);
+    assert!((lz4 - 2.0).abs() < 0.05 && error < 0.01, "{lz4} {error}");
+    assert_eq!(samples.decode_ns[1] / samples.count(), 1500.0);
+}

@@ -1,0 +1,149 @@
+//! Shows the advisor what it follows: reads and writes of blocks in the sample, and how many bytes they take.
+//!
+//! See [`crate::advise`]. What it simulates is told of each reference once, in the order of the references, before the shard acts on it.
+//!
+//! Invariant: `mask` is that of the advisor; without one, no block is in the sample.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use flaz_device::{Env, IoBuf, Nanos, Priority};
+
+use super::{Platform, Shard};
+use crate::advise::{
+    Advisor, CodecSampler, CodecSamples, Compressed, Observed, SHARDS_MAX, Space, Written, codecs,
+    fragment_bytes,
+};
+use crate::policy::{PolicyKind, block_key};
+use crate::units::{BLOCK_BYTES, LocalBlock};
+
+/// Mask of a shard that follows no sample: no key leaves 0. (One does, of 2^64.)
+const NONE: u64 = u64::MAX;
+
+/// See the module's documentation.
+pub(super) struct Following {
+    mask: Cell<u64>,
+    advisor: RefCell<Option<Advisor>>,
+    sampler: RefCell<CodecSampler>,
+    codecs: RefCell<CodecSamples>,
+}
+
+impl Following {
+    pub(super) fn new() -> Self {
+        Self {
+            mask: Cell::new(NONE),
+            advisor: RefCell::new(None),
+            sampler: RefCell::default(),
+            codecs: RefCell::default(),
+        }
+    }
+
+    /// Calls `show` if the block is in the sample.
+    fn show(&self, block: LocalBlock, show: impl FnOnce(&mut Advisor, u64)) {
+        let key = block_key(block.0);
+        if key & self.mask.get() == 0 {
+            self.with(|advisor| show(advisor, key));
+        }
+    }
+
+    /// What the advisor counted in a shard of that space.
+    pub(super) fn observed(&self, kind: PolicyKind, space: Space, now: Nanos) -> Observed {
+        self.with(|advisor| advisor.fit(kind, space, now));
+        let advisor = self.advisor.borrow();
+        let mut observed = advisor
+            .as_ref()
+            .map(|advisor| advisor.observed(now))
+            .unwrap_or_default();
+        observed.codecs = *self.codecs.borrow();
+        observed
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Advisor)) {
+        if let Some(advisor) = &mut *self.advisor.borrow_mut() {
+            change(advisor);
+            self.mask.set(advisor.mask());
+        }
+    }
+}
+
+impl<P: Platform> Shard<P> {
+    /// Begins to follow a sample, when the shard starts.
+    pub(super) fn start_following(&self) {
+        if self.id.number >= SHARDS_MAX {
+            return;
+        }
+        let (kind, warm) = (self.tuning.settings().policy, self.map.len() > 0);
+        let advisor = Advisor::new(
+            kind,
+            self.fragment_space(),
+            self.id.layout.shard_count,
+            warm,
+            self.env.now(),
+        );
+        *self.following.advisor.borrow_mut() = Some(advisor);
+        self.following.with(|_| ());
+    }
+
+    /// Space and policy may have changed.
+    pub(super) fn follow_space(&self) {
+        let (kind, space) = (self.tuning.settings().policy, self.fragment_space());
+        self.following
+            .with(|advisor| advisor.fit(kind, space, self.env.now()));
+    }
+
+    /// Blocks are read; those that are not cached will be admitted, but for reads that `bypass`.
+    pub(super) fn follow_read(&self, blocks: Range<LocalBlock>, bypass: bool) {
+        for block in blocks.start.0..blocks.end.0 {
+            let show = |advisor: &mut Advisor, key| advisor.read(key, bypass, self.env.now());
+            self.following.show(LocalBlock(block), show);
+        }
+    }
+
+    /// The outcome of a read.
+    pub(super) fn follow_outcome(&self, hits: u64, misses: u64) {
+        if let Some(advisor) = &mut *self.following.advisor.borrow_mut() {
+            advisor.count(hits, misses);
+        }
+    }
+
+    /// A block is written.
+    pub(super) fn follow_write(&self, block: LocalBlock, written: Written) {
+        self.following
+            .show(block, |advisor, key| advisor.write(key, written));
+    }
+
+    /// A block was stored, with so many bytes behind the header; none if it has a single value.
+    pub(super) fn follow_stored(&self, block: LocalBlock, stored: u64) {
+        let bytes = if stored == 0 { 0 } else { fragment_bytes(stored) };
+        self.following
+            .show(block, |advisor, key| advisor.stored(key, bytes));
+    }
+
+    /// A block was stored in the background, `stored` bytes of it: once in a while, measures what other codecs make of it.
+    pub(super) async fn sample_codecs(&self, block: &[u8], stored: u64) {
+        let now = || self.env.now();
+        let wanted = |sampler: &mut CodecSampler| sampler.wants(self.id.layout.shard_count, now);
+        if stored == 0 || !wanted(&mut self.following.sampler.borrow_mut()) {
+            return;
+        }
+        let copy = IoBuf::copy_of(block);
+        let compressed = (self.env)
+            .compute(Priority::Write, move || Compressed::of(&copy))
+            .await;
+        let mut out = IoBuf::new(BLOCK_BYTES);
+        let mut number = 0;
+        let took = codecs().map(|codec| {
+            let form = compressed.form(number);
+            number += 1;
+            let started = self.env.now();
+            // It is the encoder's own output; a wrong one would only be a wrong time.
+            let _ = form.map(|form| {
+                self.codecs
+                    .decode(|decoders| decoders.decompress(codec.id(), form, &mut out))
+            });
+            self.env.now().since(started)
+        });
+        let mut samples = self.following.codecs.borrow_mut();
+        samples.sample(&compressed, stored, took);
+    }
+}
