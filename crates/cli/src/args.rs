@@ -12,6 +12,7 @@ use flaz_engine::write_budget::WriteBudget;
 use flaz_nbd::NbdAddress;
 use flaz_server::metrics::MetricsAddress;
 
+use crate::advise::AdviseArgs;
 use crate::bench::args::BenchArgs;
 use crate::choice::{choice, names};
 use crate::commands::resize::ResizeArgs;
@@ -83,6 +84,8 @@ pub enum Command {
     List(ListArgs),
     /// Show all caches of this host and their rates
     Top(TopArgs),
+    /// Estimate what more cache, or another codec, would be worth
+    Advise(AdviseArgs),
     /// Change settings of a running cache
     Set(SetArgs),
     /// Write all dirty blocks to the origin

@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`args`] | commands and options, with their help |
+//! | [`advise`] | `flaz advise` |
 //! | [`commands`] | one file per command |
 //! | [`configuration`] | `/etc/flaz/NAME.toml` |
 //! | [`host`], [`safety`] | [`flaz_server`]: the daemon, and the checks before a device is overwritten |
@@ -19,6 +20,7 @@
 //! Results go to standard output, everything else to standard error. Exit status: 0 success, 1 failure, 2 invalid
 //! usage. If the reader closes the pipe (`flaz dump | head`), the program ends quietly.
 
+pub mod advise;
 pub mod args;
 pub mod bench;
 pub mod choice;

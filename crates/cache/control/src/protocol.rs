@@ -3,6 +3,8 @@
 //! ```text
 //! > {"v":1,"cmd":"status"}
 //! < {"v":1,"ok":true,"status":{..}}                  a StatusReport
+//! > {"v":1,"cmd":"advise"}
+//! < {"v":1,"ok":true,"advice":{..}}                  an AdviseReport
 //! > {"v":1,"cmd":"set","mode":"write-around"}        keys as of `flaz set`, sequential-cutoff in bytes
 //! < {"v":1,"ok":true,"settings":{..}}                all settings then in force; the change is stored in the cache
 //! > {"v":1,"cmd":"set-until-restart","mode":".."}    the same, not stored
@@ -32,7 +34,7 @@ use flaz_engine::settings::Settings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::report::{ResizeReport, ShrinkProgress, StatusReport, VolumeResizeReport};
+use crate::report::{AdviseReport, ResizeReport, ShrinkProgress, StatusReport, VolumeResizeReport};
 use crate::settings::SettingsPatch;
 
 /// Version of the protocol.
@@ -48,6 +50,8 @@ pub const REPLY_LINE_MAX: usize = 4 << 20;
 pub enum Request {
     /// Report status, settings and counters.
     Status {},
+    /// Estimate what other capacities and codecs would be worth.
+    Advise {},
     /// Change settings, and store the change in the cache for later starts; either all of them or none.
     Set(SettingsPatch),
     /// Change settings until the daemon stops; either all of them or none.
@@ -103,6 +107,8 @@ fn is_false(value: &bool) -> bool {
 pub enum Reply {
     /// To a status request.
     Status(Box<StatusReport>),
+    /// To a request for advice.
+    Advice(Box<AdviseReport>),
     /// To a set request: the settings then in force.
     Settings(Settings),
     /// To a resize of the volume.
@@ -141,6 +147,8 @@ struct Wire {
     error: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     status: Option<Box<StatusReport>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    advice: Option<Box<AdviseReport>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<Settings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -220,6 +228,9 @@ impl Reply {
                 status: Some(status), ..
             } => Self::Status(status),
             Wire {
+                advice: Some(advice), ..
+            } => Self::Advice(advice),
+            Wire {
                 settings: Some(settings),
                 ..
             } => Self::Settings(settings),
@@ -254,6 +265,7 @@ impl Reply {
             ok: true,
             error: None,
             status: None,
+            advice: None,
             settings: None,
             volume: None,
             dirty_blocks: None,
@@ -264,6 +276,7 @@ impl Reply {
         };
         match self {
             Self::Status(status) => wire.status = Some(status.clone()),
+            Self::Advice(advice) => wire.advice = Some(advice.clone()),
             Self::Settings(settings) => wire.settings = Some(settings.clone()),
             Self::VolumeResized(report) => wire.volume = Some(report.clone()),
             Self::Left { dirty_blocks } => wire.dirty_blocks = Some(*dirty_blocks),
@@ -324,6 +337,7 @@ mod tests {
         };
         for request in [
             Request::Status {},
+            Request::Advise {},
             Request::GiveSpace { bytes: 4096, need: 7 },
             Request::MakeRoom { keep_bytes: 4096 },
             Request::Set(patch.clone()),

@@ -5,6 +5,7 @@
 //! start of the daemon unless stated otherwise. Paths are strings with escapes for bytes that are not UTF-8: see
 //! [`crate::path`].
 
+mod advise;
 #[doc(hidden)]
 pub mod example;
 mod health;
@@ -20,6 +21,9 @@ use uuid::Uuid;
 
 use crate::settings::Emulation;
 
+pub use advise::{
+    AdviseCodec, AdviseMeasured, AdvisePoint, AdviseRatio, AdviseReport, AdviseSize, AdviseWindow,
+};
 pub use health::{Health, HealthLevel};
 
 /// Version of the JSON form.

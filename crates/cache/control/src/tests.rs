@@ -28,6 +28,7 @@ impl ControlHandler for Fake {
         self.asked.fetch_add(1, Ordering::SeqCst);
         match request {
             Request::Status {} => Reply::Status(Box::new(example())),
+            Request::Advise {} => Reply::Refused("nothing was read".to_owned()),
             Request::Set(_) | Request::SetUntilRestart(_) => Reply::Refused("not on a Sunday".to_owned()),
             Request::GiveSpace { bytes, .. } => Reply::Gives { bytes },
             Request::VolumeResize {} => Reply::Refused("the origin has shrunk".to_owned()),

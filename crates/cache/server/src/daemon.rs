@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flaz_control::report::{CacheReport, OriginReport, StatusReport, VolumeResizeReport};
+use flaz_control::report::{AdviseReport, CacheReport, OriginReport, StatusReport, VolumeResizeReport};
 use flaz_control::settings::SettingsPatch;
 use flaz_control::size::HumanBytes;
 use flaz_device::Device;
@@ -30,6 +30,7 @@ use flaz_runtime::file::{FileDevice, Hold, Kind, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime, compute};
 use uuid::Uuid;
 
+use crate::advise::advise_report;
 use crate::block_device::{self, Exported, refuse_on_waiting};
 use crate::device::{HeldCache, HostDevice, Production};
 use crate::error::HostError;
@@ -449,6 +450,20 @@ impl Daemon {
             .flat_map(|front_end| front_end.counts())
             .collect();
         Ok(live(&facts, &total, &cleaning, &counts))
+    }
+
+    /// What other capacities and codecs would be worth.
+    ///
+    /// # Errors
+    /// A thread does not answer.
+    pub fn advise(&self) -> Result<AdviseReport, HostError> {
+        let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
+        let mut total = StatsSnapshot::default();
+        for part in &parts {
+            total.add(&part.total);
+        }
+        let codec = self.settings.lock().unwrap_or_else(PoisonError::into_inner).codec;
+        Ok(advise_report(&self.spec.cache, codec, &total))
     }
 
     /// The addresses of the front ends, for the log.

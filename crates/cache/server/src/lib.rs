@@ -21,8 +21,10 @@
 //! | `filesystem` | mount and write counters of an origin's file system |
 //! | `next_start` | whether the next start of an idle cache will be refused |
 //! | `status` | from the engine's counters to the status report |
+//! | `advise` | from what the shards counted to the report of `flaz advise` |
 //! | `offline` | creating, identifying, checking and dumping a cache that is not running |
 
+mod advise;
 mod block_device;
 mod daemon;
 mod device;

@@ -301,6 +301,10 @@ impl Handler {
                 let report = self.running()?.status().map_err(|error| chain(error.as_ref()))?;
                 Ok(Reply::Status(Box::new(report)))
             }
+            Request::Advise {} => {
+                let report = self.running()?.advise().map_err(|error| chain(error.as_ref()))?;
+                Ok(Reply::Advice(Box::new(report)))
+            }
             Request::Set(patch) => self.set(&patch, Lasting::Stored),
             Request::SetUntilRestart(patch) => self.set(&patch, Lasting::UntilRestart),
             Request::Flush {} => {

@@ -17,7 +17,7 @@ mod set;
 mod status;
 mod stop;
 pub(crate) mod study;
-mod target;
+pub(crate) mod target;
 pub(crate) mod volume;
 
 use crate::args::Command;
@@ -34,6 +34,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Status(args) => status::run(&args),
         Command::List(args) => list::run(&args),
         Command::Top(args) => crate::top::run(&args),
+        Command::Advise(args) => crate::advise::run(&args),
         Command::Set(args) => set::run(&args),
         Command::Flush(args) => clean::flush(&args),
         Command::Resize(args) => resize::run(&args),

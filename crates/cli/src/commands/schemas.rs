@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::list::ListReport;
 use crate::report::{
-    CheckReport, CreateReport, DumpRecord, FlushReport, RemovedDeviceReport, ResizeReport, SharedReport,
-    StatusReport, VolumeResizeReport, VolumesReport,
+    AdviseReport, CheckReport, CreateReport, DumpRecord, FlushReport, RemovedDeviceReport, ResizeReport,
+    SharedReport, StatusReport, VolumeResizeReport, VolumesReport,
 };
 
 /// The end of the name of a schema's file, after the words of the command.
@@ -47,6 +47,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
     vec![
         ("create", of::<Created>()),
         ("status", of::<StatusReport>()),
+        ("advise", of::<AdviseReport>()),
         ("list", of::<ListReport>()),
         ("set", of::<Settings>()),
         ("flush", of::<FlushReport>()),

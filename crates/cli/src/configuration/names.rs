@@ -90,6 +90,7 @@ pub fn resolve(command: &mut Command) -> Result<Meaning, Failure> {
         Command::Flush(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Resize(args) => target(&mut args.target, Some(&mut args.idle)),
         Command::Detach(args) => target(&mut args.target, Some(&mut args.idle)),
+        Command::Advise(args) => target(&mut args.target, None),
         Command::Stop(args) => daemon(&mut args.target, None),
         Command::Volume(args) => volume(&mut args.what),
         Command::Check(args) => cache(&mut args.cache),

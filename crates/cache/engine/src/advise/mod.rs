@@ -58,7 +58,7 @@ pub const GROUPS: usize = 8;
 /// Unit of the size of a stored block, in bytes.
 const SIZE_UNIT: u64 = 32;
 /// The sample has at most one block in 2^this: what it costs must stay below 1 % of what a request costs.
-const SHIFT_MIN: u32 = 1;
+const SHIFT_MIN: u32 = 3;
 /// And at least one in 2^this.
 const SHIFT_MAX: u32 = 20;
 /// What was counted this long ago counts half.
