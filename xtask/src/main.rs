@@ -1,5 +1,6 @@
 //! Development tasks that are not part of the program: studies, trace replay, benchmarks.
 
+mod advice;
 mod bench;
 mod dependencies;
 mod peers;

@@ -26,6 +26,7 @@ use flaz_engine::write_budget::WriteBudget;
 use flaz_random::Random;
 use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
+use crate::advice;
 use crate::trace::{Format, KNOWN, Trace, TraceError};
 
 /// Number of random bytes in a block that LZ4 stores in 2048 bytes.
@@ -67,6 +68,9 @@ pub struct Options {
     /// Blocks have the contents of these files, one after another, instead of generated data
     #[arg(long, value_name = "FILE")]
     contents: Option<PathBuf>,
+    /// Compare what the advisor estimates for other capacities with replays at those
+    #[arg(long)]
+    advise: bool,
 }
 
 /// How a replay differs from one that stores what the policy wants.
@@ -82,7 +86,7 @@ struct Restriction {
 const REPLAY_TIME: Duration = Duration::from_secs(28 * 24 * 3600);
 
 /// Sizes of the cache, as shares of the blocks in the trace.
-const SHARES: [f64; 3] = [0.05, 0.10, 0.20];
+pub const SHARES: [f64; 3] = [0.05, 0.10, 0.20];
 
 /// A row of the design's table. It has no column for plain FIFO (its FIFO reinserts), nor for second touch with
 /// compression. Its second touch has a ghost of twice the cache size, more than the engine's memory allows, which makes
@@ -152,7 +156,7 @@ pub enum Data {
 }
 
 impl Data {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Data::Random => "x1",
             Data::TwoToOne => "x2",
@@ -194,6 +198,9 @@ pub fn run(options: &Options) -> Result<(), ReplayError> {
     if options.write_budgets {
         return budget::run(options);
     }
+    if options.advise {
+        return advise(options);
+    }
     println!("blocks that compress do so {:.2}:1", codec_ratio());
     println!(
         "{} and {} through the engine, one shard; hit ratio next to that of the table, if it has one",
@@ -227,6 +234,23 @@ pub fn run(options: &Options) -> Result<(), ReplayError> {
         println!("the table has nothing to compare this policy with");
     }
     println!("{}", verdict(&differences)?);
+    Ok(())
+}
+
+/// Compares what the advisor estimates with replays, for all selected traces.
+fn advise(options: &Options) -> Result<(), ReplayError> {
+    advice::head();
+    for known in &KNOWN {
+        if options.only.as_ref().is_none_or(|only| only == known.name) {
+            let trace = Trace::known(&options.traces, known)?;
+            advice::compare(known.name, &trace, options.policy);
+        }
+    }
+    for path in &options.also {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.split('.').next().unwrap_or_default();
+        advice::compare(name, &Trace::read(path, Format::Arc)?, options.policy);
+    }
     Ok(())
 }
 
@@ -334,8 +358,7 @@ pub fn contents(number: u64, data: Data, block: &mut [u8]) {
     block[random..].fill(0);
 }
 
-/// Replays references to blocks below `distinct` through a cache whose regions have space for `capacity_blocks`
-/// uncompressed blocks.
+/// Replays references to blocks below `distinct` through a cache whose regions have space for `capacity_blocks` uncompressed blocks.
 pub fn replay(
     references: &[u32],
     distinct: u64,

@@ -230,7 +230,7 @@ impl SimulatedCache {
                 self.append(table, slot, ring, 0, shift);
                 self.make_room(table, shift);
             }
-            Admission::Refuse => {}
+            Admission::Refuse | Admission::OverBudget => {}
         }
     }
 
