@@ -93,10 +93,10 @@ impl CodecSamples {
         let group = (0..GROUPS).min_by_key(fewest).expect("there are groups");
         self.blocks[group] += 1.0;
         self.now_bytes[group] += fragment_bytes(now) as f64;
-        for codec in 0..CODECS {
+        for (codec, took) in took.iter().enumerate() {
             let stored = compressed.form(codec).map_or(BLOCK_BYTES, <[u8]>::len);
             self.bytes[codec][group] += fragment_bytes(stored as u64) as f64;
-            self.decode_ns[codec] += took[codec].as_nanos() as f64;
+            self.decode_ns[codec] += took.as_nanos() as f64;
         }
     }
 

@@ -24,6 +24,8 @@ pub struct Observed {
     pub sampled_reads: f64,
     /// Reads of sampled blocks.
     pub sampled: f64,
+    /// The same by part of the sample; a sampled block counts as all that it stands for.
+    pub group_reads: [f64; GROUPS],
     /// Hits of each simulated cache, by part of the sample; a sampled block counts as all that it stands for.
     pub cache_hits: [[f64; GROUPS]; CACHES],
     /// The sample has one block in 2^`shift`; of several shards, the most.
@@ -76,8 +78,9 @@ impl Observed {
         self.sampled_reads += other.sampled_reads;
         self.sampled += other.sampled;
         self.memory_bytes += other.memory_bytes;
-        let others = other.cache_hits.iter().flatten();
-        for (count, other) in self.cache_hits.iter_mut().flatten().zip(others) {
+        let others = other.cache_hits.iter().flatten().chain(&other.group_reads);
+        let counts = self.cache_hits.iter_mut().flatten().chain(&mut self.group_reads);
+        for (count, other) in counts.zip(others) {
             *count += other;
         }
         self.shift = self.shift.max(other.shift);
@@ -116,15 +119,21 @@ impl Observed {
     /// The hit ratio with `multiple` times the capacity, from 1/8 to 4.
     #[must_use]
     pub fn hit_ratio_at(&self, multiple: f64) -> Estimate {
-        let gains = self.gains(multiple);
-        let reads = self.sampled_reads.max(1.0);
-        let value = (self.hit_ratio() + self.gain(multiple)).clamp(0.0, 1.0);
-        let mean = gains.iter().sum::<f64>() / GROUPS as f64;
-        let squares: f64 = gains.iter().map(|gain| (gain - mean).powi(2)).sum();
+        let (gains, bases) = (self.gains(multiple), self.bases(multiple));
+        let (sum, base) = (gains.iter().sum::<f64>(), bases.iter().sum::<f64>().max(1.0));
+        // Of the misses that were measured, as many become hits as in the sample; or misses of the hits.
+        let measured = match multiple > 1.0 {
+            true => 1.0 - self.hit_ratio(),
+            false => self.hit_ratio(),
+        };
+        let share = (sum / base).clamp(-1.0, 1.0);
+        let value = (self.hit_ratio() + measured * share).clamp(0.0, 1.0);
+        let residuals = gains.iter().zip(bases).map(|(gain, base)| gain - base * share);
         let groups = GROUPS as f64;
+        let squares: f64 = residuals.map(|residual| residual.powi(2)).sum();
         // A sample of half of the blocks has half of the variance: the other half is known.
         let unknown = 1.0 - 1.0 / (1_u64 << self.shift) as f64;
-        let sampling = T_95 * (squares * groups / (groups - 1.0) * unknown).sqrt() / reads;
+        let sampling = T_95 * (squares * groups / (groups - 1.0) * unknown).sqrt() / base * measured;
         let distance = multiple.log2().abs().min(1.0);
         let half = sampling + MODEL_ERROR * distance;
         Estimate {
@@ -132,6 +141,16 @@ impl Observed {
             low: (value - half).max(0.0),
             high: (value + half).min(1.0),
         }
+    }
+
+    /// The simulated misses at the real capacity, of which a larger cache gains, or the hits, of which a smaller one loses; by part
+    /// of the sample.
+    fn bases(&self, multiple: f64) -> [f64; GROUPS] {
+        let hits = &self.cache_hits[REAL];
+        std::array::from_fn(|group| match multiple > 1.0 {
+            true => self.group_reads[group] - hits[group],
+            false => hits[group],
+        })
     }
 
     /// The hits of a simulated cache of any size, by part of the sample.

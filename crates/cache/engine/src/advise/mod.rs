@@ -6,8 +6,9 @@
 //! obey the shard's own [`Policy`](crate::policy::Policy), over rings of regions as in the engine. Other codecs change how many
 //! blocks fit, so they are points of the same curve.
 //!
-//! The estimate for another capacity is the hit ratio that was measured, plus the difference between two simulated caches. What is
-//! wrong with both cancels out: a sample with too many references to the hottest blocks, or caches that began empty.
+//! A larger cache turns as large a share of the measured misses into hits as its simulation does of the misses of the simulated cache
+//! with the real capacity; a smaller one loses a share of the hits. What is wrong with both simulations cancels out: a sample with too
+//! many references to the hottest blocks, or caches that began empty.
 //!
 //! | file | contents |
 //! |---|---|
@@ -27,6 +28,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 use std::time::Duration;
 
 use flaz_device::Nanos;
@@ -49,7 +51,16 @@ const SLOTS_MAX: usize = 10_900;
 pub const CACHES: usize = 10;
 /// Their capacities, in units of the real one.
 pub const MULTIPLES: [f64; CACHES] = [
-    0.125, 0.25, 0.353_553, 0.5, 0.707_107, 1.0, 1.414_214, 2.0, 2.828_427, 4.0,
+    0.125,
+    0.25,
+    SQRT_2 / 4.0,
+    0.5,
+    FRAC_1_SQRT_2,
+    1.0,
+    SQRT_2,
+    2.0,
+    2.0 * SQRT_2,
+    4.0,
 ];
 /// The one with the real capacity.
 const REAL: usize = 5;
@@ -192,6 +203,7 @@ impl Advisor {
         let group = group_of(key);
         let weight = (1_u64 << self.shift) as f64;
         self.observed.sampled += 1.0;
+        self.observed.group_reads[group] += weight;
         for (cache, hits) in self.caches.iter_mut().zip(&mut self.observed.cache_hits) {
             if cache.read(&mut self.table, slot, !bypass, self.shift) {
                 hits[group] += weight;
