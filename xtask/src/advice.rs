@@ -1,6 +1,6 @@
 //! Compares what the advisor of a cache estimates for other capacities with replays of the same trace at those capacities.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::thread;
 
 use flaz_codec::CodecChoice;
@@ -28,7 +28,7 @@ pub fn compare(name: &str, trace: &Trace, policy: PolicyKind) {
         sizes.sort_unstable();
         sizes.dedup();
         let run = |blocks| replay(references, distinct, blocks, data, policy, CodecChoice::default());
-        let outcomes: HashMap<u64, _> = thread::scope(|scope| {
+        let outcomes: BTreeMap<u64, _> = thread::scope(|scope| {
             let halves = sizes.chunks(sizes.len().div_ceil(2));
             let threads: Vec<_> = halves
                 .map(|half| {

@@ -13,6 +13,7 @@ use crate::size::{HumanBytes, HumanCount, HumanMicros};
 const STYLE: &str = "\
 :root { --curve: #1f6feb; --band: #cfe0fb; --now: #c2410c; }
 @media (prefers-color-scheme: dark) { :root { --curve: #6ea8fe; --band: #24395a; --now: #fb923c; } }
+figure { max-width: 760px; }
 svg .curve { stroke: var(--curve); }
 svg .band { fill: var(--band); }
 svg .point { fill: var(--curve); }
@@ -57,7 +58,7 @@ fn curve(report: &AdviseReport) -> String {
         least: 0.25,
         most: 4.0,
         from: 58.0,
-        to: 700.0,
+        to: 462.0,
         logarithmic: true,
     };
     let low = report
@@ -75,13 +76,13 @@ fn curve(report: &AdviseReport) -> String {
     let y = Scale {
         least,
         most,
-        from: 300.0,
+        from: 255.0,
         to: 14.0,
         logarithmic: false,
     };
     let mut drawing = Drawing::new(
-        720.0,
-        346.0,
+        480.0,
+        301.0,
         &format!("Hit ratio by capacity. {}", report.recommendation),
     );
     let step = round_step(most - least, 5);

@@ -26,7 +26,7 @@ use crate::error::Failure;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 A running cache simulates caches of 1/8 to 4 times its capacity on a sample of its blocks, all the time, in at most 1 MiB of \
-memory. The hit ratio for another capacity is the measured one, plus the difference between two simulated caches. A codec \
+memory. A larger cache gains as large a share of the measured misses as its simulation does. A codec \
 changes how many blocks fit: once in a while, stored blocks are compressed with other codecs as well. Latencies are those \
 measured since the start. Reads count half after 12 hours, so the estimates are about the last day.
 

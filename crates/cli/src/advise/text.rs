@@ -38,7 +38,7 @@ fn state(page: &mut String, report: &AdviseReport) {
     );
     let _ = writeln!(
         page,
-        "Reads         {} blocks in {}; half of the weight after {}",
+        "Reads         {} blocks in {}; half weight after {}",
         HumanCount(window.blocks as u64),
         HumanDuration(Duration::from_secs_f64(window.age_s)),
         HumanDuration(Duration::from_secs_f64(window.half_life_s))
@@ -81,8 +81,8 @@ pub(super) fn measured(report: &AdviseReport) -> String {
 /// A capacity in units of the present one.
 pub(super) fn multiple(multiple: f64) -> String {
     match multiple {
-        it if it == 0.25 => "1/4x".to_owned(),
-        it if it == 0.5 => "1/2x".to_owned(),
+        0.25 => "1/4x".to_owned(),
+        0.5 => "1/2x".to_owned(),
         it if it == it.round() => format!("{it:.0}x"),
         it => format!("{it:.2}x"),
     }

@@ -199,7 +199,7 @@ pub(super) fn to_size(bytes: u64) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::collections::BTreeMap;
 
     use flaz_random::Random;
 
@@ -226,7 +226,7 @@ mod tests {
     fn blocks_are_found_until_they_are_released() {
         let (mut table, mut random) = (Table::new(100), Random::new(3));
         let memory = table.memory_bytes();
-        let mut model: HashMap<u64, u16> = HashMap::new();
+        let mut model: BTreeMap<u64, u16> = BTreeMap::new();
         for _ in 0..50_000 {
             let key = block_key((random.unit() * 200.0) as u64);
             assert_eq!(table.find(key), model.get(&key).copied());
