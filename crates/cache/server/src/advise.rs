@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::{CodecChoice, CodecSpec};
 use flaz_control::report::{
     AdviseCodec, AdviseMeasured, AdvisePoint, AdviseRatio, AdviseReport, AdviseSize, AdviseWindow,
     REPORT_SCHEMA,
@@ -29,7 +29,7 @@ const CODEC_GAIN_MIN: f64 = 0.05;
 const LOSS_MAX: f64 = 0.05;
 
 /// The report of a cache.
-pub(crate) fn advise_report(cache: &Path, codec: CodecSpec, stats: &StatsSnapshot) -> AdviseReport {
+pub(crate) fn advise_report(cache: &Path, codec: CodecChoice, stats: &StatsSnapshot) -> AdviseReport {
     let observed = &stats.observed;
     let measured = measured(stats);
     let capacity = stats.holdings.capacity_bytes;
@@ -61,7 +61,11 @@ pub(crate) fn advise_report(cache: &Path, codec: CodecSpec, stats: &StatsSnapsho
         measured,
         enough: false,
         sizes,
-        codecs: codec_estimates(codec, stats, &measured),
+        codecs: match codec {
+            CodecChoice::One(in_use) => codec_estimates(in_use, stats, &measured),
+            // Blocks that stay are compressed again, and the samples are of blocks that enter.
+            CodecChoice::Auto => Vec::new(),
+        },
         curve: curve.collect(),
         recommendation: String::new(),
     };
@@ -242,7 +246,7 @@ mod tests {
 
     /// A report with hit ratios of half, once, twice and four times the capacity.
     fn report(ratios: [f64; 4]) -> AdviseReport {
-        let mut report = advise_report(Path::new("/c"), CodecSpec::LZ4, &StatsSnapshot::default());
+        let mut report = advise_report(Path::new("/c"), CodecSpec::LZ4.into(), &StatsSnapshot::default());
         report.measured = AdviseMeasured {
             hit_ratio: ratios[1],
             hit_us: 100.0,
@@ -263,7 +267,7 @@ mod tests {
 
     #[test]
     fn nothing_is_recommended_without_reads() {
-        let none = advise_report(Path::new("/c"), CodecSpec::LZ4, &StatsSnapshot::default());
+        let none = advise_report(Path::new("/c"), CodecSpec::LZ4.into(), &StatsSnapshot::default());
         assert!(!none.enough && none.recommendation.starts_with("Not enough reads yet"));
         let mut wide = report([0.5, 0.6, 0.7, 0.8]);
         assert_eq!(lacks(&wide), None);

@@ -176,10 +176,8 @@ fn sizes(main: &mut String, report: &AdviseReport) {
 }
 
 fn codecs(main: &mut String, report: &AdviseReport) {
-    if report.codecs.is_empty() {
-        main.push_str(
-            "<h2>Other codecs</h2>\n<p>Too few blocks were stored since the start to compare them.</p>\n",
-        );
+    if let Some(why) = report.codecs_missing() {
+        main.push_str(&format!("<h2>Other codecs</h2>\n<p>No comparison: {why}.</p>\n"));
         return;
     }
     let rows: Vec<Vec<String>> = (report.codecs.iter())

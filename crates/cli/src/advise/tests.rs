@@ -22,7 +22,7 @@ pub(super) fn example() -> AdviseReport {
         schema: REPORT_SCHEMA,
         cache: "/dev/disk/by-id/nvme-<long>-name-of-a-device-that-somebody-bought-part3".into(),
         capacity_bytes: 64 << 30,
-        codec: CodecSpec::LZ4,
+        codec: CodecSpec::LZ4.into(),
         window: AdviseWindow {
             age_s: 90_000.0,
             half_life_s: 43_200.0,

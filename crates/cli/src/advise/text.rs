@@ -123,11 +123,8 @@ fn sizes(page: &mut String, report: &AdviseReport) {
 }
 
 fn codecs(page: &mut String, report: &AdviseReport) {
-    if report.codecs.is_empty() {
-        let _ = writeln!(
-            page,
-            "\nCodecs        too few blocks were stored since the start to compare them"
-        );
+    if let Some(why) = report.codecs_missing() {
+        let _ = writeln!(page, "\nCodecs        {why}");
         return;
     }
     let _ = writeln!(

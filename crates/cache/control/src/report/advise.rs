@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use flaz_codec::CodecSpec;
+use flaz_codec::{CodecChoice, CodecSpec};
 use serde::{Deserialize, Serialize};
 
 /// The report of `flaz advise`.
@@ -18,7 +18,7 @@ pub struct AdviseReport {
     pub capacity_bytes: u64,
     /// The codec in use.
     #[schemars(with = "String")]
-    pub codec: CodecSpec,
+    pub codec: CodecChoice,
     /// The reads that the estimate is about.
     pub window: AdviseWindow,
     /// What was measured.
@@ -27,12 +27,24 @@ pub struct AdviseReport {
     pub enough: bool,
     /// Half, once, twice and four times the capacity.
     pub sizes: Vec<AdviseSize>,
-    /// The codecs, each with the present capacity.
+    /// The codecs, each with the present capacity; none for the codec `auto`, or before enough blocks were stored.
     pub codecs: Vec<AdviseCodec>,
     /// The hit ratio from a quarter to four times the capacity.
     pub curve: Vec<AdvisePoint>,
     /// What to do, in a sentence.
     pub recommendation: String,
+}
+
+impl AdviseReport {
+    /// Why there are no estimates for codecs, as a clause; `None` if there are some.
+    #[must_use]
+    pub fn codecs_missing(&self) -> Option<&'static str> {
+        match self.codec {
+            _ if !self.codecs.is_empty() => None,
+            CodecChoice::Auto => Some("not compared with auto, which uses two"),
+            CodecChoice::One(_) => Some("too few blocks were stored since the start to compare them"),
+        }
+    }
 }
 
 /// The reads that an estimate is about.
