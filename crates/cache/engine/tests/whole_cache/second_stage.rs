@@ -157,7 +157,7 @@ fn damage_is_found_before_a_block_is_compressed_again() {
 
 #[cfg(feature = "planted-bugs")]
 #[test]
-fn damage_that_is_not_found_is_noticed() {
+fn planted_damage_is_noticed() {
     use flaz_engine::planted::{PlantedBug, plant};
     plant(Some(PlantedBug::RepackedDamaged));
     let outcome = std::panic::catch_unwind(damage_is_found_before_a_block_is_compressed_again);
