@@ -306,7 +306,7 @@ fn run(plan: &Plan) -> Outcome {
         origin.set_faults(FaultRates::default());
         disk.set_faults(FaultRates::default());
         let again = Plan {
-            operations: 20,
+            operations: 60,
             origin_faults: FaultRates::default(),
             cache_faults: FaultRates::default(),
             ..plan.clone()

@@ -175,6 +175,7 @@ mod tests {
     use super::*;
     use crate::page::{details, summary};
     use crate::report::example::example;
+    use crate::report::{WriteBudgetReport, WriteBudgetState};
 
     /// Words at the beginning of the lines of a page.
     fn labels(page: &str) -> Vec<&str> {
@@ -184,7 +185,15 @@ mod tests {
 
     #[test]
     fn every_label_is_explained() {
-        let report = example();
+        let mut report = example();
+        let live = report.live.as_mut().expect("it is served");
+        live.write_budget = Some(WriteBudgetReport {
+            bytes_per_day: 40 << 30,
+            left_bytes: 10 << 30,
+            owed_bytes: 0,
+            last_day_bytes: 30 << 30,
+            state: WriteBudgetState::AdmittingAll,
+        });
         let since = Some((&report, Duration::from_secs(1)));
         let (short, long) = (summary(&report, since), details(&report, since));
         let explained = |label: &&str| SUMMARY.iter().any(|(term, _)| term == label);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use flaz_control::report::example::example;
-use flaz_control::report::{CacheState, StatusReport};
+use flaz_control::report::{CacheState, ShareReport, StatusReport};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -321,7 +321,17 @@ fn names_in(text: &str) -> BTreeSet<String> {
 /// Asserts that the exporter has all metrics of these expressions.
 #[track_caller]
 fn all_exist(expressions: &[String]) {
-    let families = shown(&example());
+    let mut report = example();
+    let live = report.live.as_mut().expect("it is served");
+    live.share = Some(ShareReport {
+        volume: "home".to_owned(),
+        held_bytes: 1 << 30,
+        at_least_bytes: 0,
+        at_most_bytes: None,
+        free_bytes: 0,
+        need: 1,
+    });
+    let families = shown(&report);
     let known: BTreeSet<&str> = families
         .values()
         .flat_map(|family| family.samples.iter().map(|(name, ..)| name.as_str()))

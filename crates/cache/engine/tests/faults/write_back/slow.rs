@@ -47,7 +47,7 @@ fn one_failed_write_of_a_slow_origin_fails_no_writer() {
     world.sim.block_on(async {
         let live = world.serve().await;
         let block = fill(&live).await;
-        world.origin.set_faults(slow(1));
+        world.origin.set_faults(slow(4));
         let writers = (0..150).map(|writer| live.try_write(block + 2 * writer));
         let trouble = async {
             live.env.sleep(Duration::from_millis(12_500)).await;
@@ -63,7 +63,7 @@ fn one_failed_write_of_a_slow_origin_fails_no_writer() {
 /// Nothing is stable before the next flush, which follows a batch, and one write of the batch fails as well.
 #[test]
 fn one_failed_flush_of_a_slow_origin_fails_no_writer() {
-    for (seconds, write_too) in [(1, false), (2, false), (1, true), (2, true)] {
+    for (seconds, write_too) in [(1, false), (2, false), (3, true), (4, true)] {
         let world = world(36);
         world.sim.block_on(async {
             let live = world.serve().await;
