@@ -113,7 +113,7 @@ sleep 12
 step "the SSD becomes smaller, and larger again"
 # Ext4 and xfs have filled more than fits.
 before=$(($(space home) + $(space db)))
-size=$((sectors / 2 * 512))
+size=$((sectors * 512 / 2))
 flaz resize "$ssd" --size "$size" >/tmp/resized
 grep -q '^resized: ' /tmp/resized || fail "$(cat /tmp/resized)"
 [ $(($(space home) + $(space db))) -le $((size >> 20)) ] || fail "$before MiB before, now $(flaz volume list "$ssd")"
