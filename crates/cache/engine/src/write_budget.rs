@@ -1,6 +1,6 @@
 //! The limit of the bytes that a cache writes to its device: the setting.
 //!
-//! `shard/budget.rs` accounts for what is written, and [`crate::policy::Allowance`] says what follows from what is left.
+//! `shard/budget.rs` counts the bytes written, and [`crate::policy::Allowance`] decides what may be stored at each level.
 
 use std::num::{NonZeroU32, NonZeroU64};
 

@@ -10,7 +10,7 @@
 //! 4. reads wait until those of the old chunk have ended, then all requests go on, to the new chunk;
 //! 5. the table does not name the old chunk any more.
 //!
-//! A crash before 3 leaves the old chunk, after it the new one; both have the same bytes, because nobody could write in between. What
+//! A crash before 3 leaves the old chunk, after it the new one; both have the same bytes, because no write was possible in between. What
 //! 5 would have done is done before the next change of the pool, so an old chunk never comes back. When no volume has a chunk beyond the
 //! end, the superblock says that the pool ends there.
 //!
@@ -139,7 +139,7 @@ impl<D: Device> Pool<D> {
         self.table.borrow_mut().take(to, owner);
         if let Err(error) = self.write_sector(self.sector_of(to), true).await {
             self.table.borrow_mut().give(to);
-            // The device may have the entry or not. Until that is known, nobody may write to either chunk.
+            // The device may have the entry or not. Until that is known, no write may go to either chunk.
             if self.write_sector(self.sector_of(to), true).await.is_err() {
                 self.unknown.set(true);
                 hold.unknown();

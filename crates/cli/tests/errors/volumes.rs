@@ -373,7 +373,7 @@ fn a_shared_device_becomes_smaller_while_it_is_idle() {
     scratch.run("resize ssd").succeeded();
 }
 
-/// The command is killed: the process of a volume calls the shrink off, or it was faster.
+/// The command is killed: the process of a volume cancels the shrink, or the command had ended.
 #[test]
 fn a_killed_resize_leaves_no_shrink() {
     let scratch = Scratch::new();

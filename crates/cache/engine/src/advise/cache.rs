@@ -139,7 +139,7 @@ impl SimulatedCache {
         self.policy.capacity(self.policy_blocks(shift));
     }
 
-    /// What the policy is told of the space: uncompressed blocks of the sample.
+    /// Space that the policy sees: uncompressed blocks of the sample.
     fn policy_blocks(&self, shift: u32) -> u64 {
         (self.regions * self.region / BLOCK_BYTES as u64) >> shift
     }

@@ -1,6 +1,6 @@
 //! Shows the advisor what it follows: reads and writes of blocks in the sample, and how many bytes they take.
 //!
-//! See [`crate::advise`]. What it simulates is told of each reference once, in the order of the references, before the shard acts on it.
+//! See [`crate::advise`]. The advisor sees each reference once, in order, before the shard acts on it.
 //!
 //! Invariant: `mask` is that of the advisor; without one, no block is in the sample.
 

@@ -4,9 +4,9 @@
 //! - Every byte that the shard writes is taken from the bucket, whoever caused it.
 //! - Only [`Allowance::Nothing`] is granted while so little is left that a block might take more. So in any time, what is stored
 //!   because it was granted is at most what the budget is for that time, and a day's budget.
-//! - What nobody may refuse can take more than there is. At most a day's budget is owed: nothing that was written stops admission for
-//!   longer than that.
-//! - An opening begins with what the one before it left. After a crash, that is nothing.
+//! - Writes that are never refused can exceed the budget. The debt is at most a day's budget, so admission stops for a day at
+//!   most.
+//! - An opening begins with the level at which the previous one stopped. After a crash, the bucket is empty.
 
 use std::cell::RefCell;
 use std::time::Duration;

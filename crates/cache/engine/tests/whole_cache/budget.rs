@@ -235,7 +235,7 @@ fn clients_in_write_back_are_counted_and_not_delayed() {
     assert_eq!(longest(bytes(PER_DAY)), longest(WriteBudget::None));
 }
 
-/// A restart continues with what was left. After a crash nothing is left, and time refills it.
+/// A restart keeps the level of the budget. After a crash the budget is empty, and time refills it.
 #[test]
 fn neither_a_restart_nor_a_crash_refills_the_budget() {
     let rig = rig(9);

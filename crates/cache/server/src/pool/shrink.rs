@@ -2,7 +2,7 @@
 //!
 //! The command asks the process of each volume to give back what it has too much, and then to move what lies beyond the new end. It
 //! does the same for volumes that are not served, while it holds them. If it fails, the device keeps its size; if it is killed, it
-//! can be repeated, or the process of any volume calls the shrink off.
+//! can be repeated, or the process of any volume cancels the shrink.
 
 use std::collections::BTreeMap;
 use std::fs::File;

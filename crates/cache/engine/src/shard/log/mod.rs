@@ -240,7 +240,7 @@ impl SegmentLog {
         self.state.borrow_mut().abandon(lost);
     }
 
-    /// A write has succeeded or failed, or is withheld. Wakes the writers of all that has landed thereby.
+    /// A write has succeeded or failed, or is withheld. Wakes the writers whose records have landed.
     pub(super) fn end_write(&self, id: WriteId) {
         let mut state = self.state.borrow_mut();
         state.end_write(id);
