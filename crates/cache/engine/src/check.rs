@@ -7,7 +7,9 @@ use flaz_codec::{CodecId, Decoders};
 use flaz_device::{Device, IoBuf};
 
 use crate::cache::CacheError;
-use crate::format::extent::{ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind};
+use crate::format::extent::{
+    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind, header_copy_bytes,
+};
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::SummaryExtent;
@@ -417,6 +419,19 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let header = ExtentHeader::parse(&bytes[at..], geometry.header_bytes())
                 .map_err(|error| error.to_string())
                 .and_then(|header| check_extent(header, &place, offset, entry, extent));
+            if let Ok(header) = &header {
+                let copy = ExtentHeader::parse_copy(&bytes[at..at + len], geometry.header_bytes());
+                if !copy.is_ok_and(|(copy, copied)| copy == *header && copied == list) {
+                    let copied = header_copy_bytes(list.len()) as u64;
+                    let what = "the copy of the header is damaged";
+                    self.tell(Finding::bad(
+                        "extent-copy",
+                        offset + len as u64 - copied,
+                        copied,
+                        what,
+                    ));
+                }
+            }
             self.tell(match header {
                 Ok(header) => Finding::good("extent", offset, len as u64, Object::Extent(header)),
                 Err(error) => Finding::bad("extent", offset, geometry.header_bytes() as u64, error),

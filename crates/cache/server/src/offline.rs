@@ -386,7 +386,7 @@ pub fn dump(
 
 fn record(finding: Finding) -> DumpRecord {
     let depth = match finding.kind.as_str() {
-        "extent" | "region-summary" | "index-image" => 1,
+        "extent" | "extent-copy" | "region-summary" | "index-image" => 1,
         "same-filled" | "tombstone" | "record" => 2,
         kind if kind.starts_with("fragment") => 2,
         _ => 0,

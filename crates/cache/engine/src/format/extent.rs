@@ -1,14 +1,17 @@
-//! Extents: a header, its block records, then fragments back to back.
+//! Extents: a header, its block records, then fragments back to back, then a copy of records and header.
 //!
 //! ```text
-//! 0                 64                      header_bytes                    extent length
-//! +-----------------+-----------+-----------+--------------+-----+----------+---------+
-//! | header, 64 B    | record 0  | record 1… | fragment 0   | pad | fragment…| zeroes  |
-//! +-----------------+-----------+-----------+--------------+-----+----------+---------+
+//! 0                 64                      header_bytes                                      extent length
+//! +-----------------+-----------+-----------+--------------+-----+----------+---------+------------------+
+//! | header, 64 B    | record 0  | record 1… | fragment 0   | pad | fragment…| zeroes  | records, header  |
+//! +-----------------+-----------+-----------+--------------+-----+----------+---------+------------------+
 //! ```
 //!
 //! A fragment is an 8-byte header and its stored bytes, padded to 8 bytes. Fragments are in the order of the records that
 //! have one, so a fragment's location follows from the lengths before it.
+//!
+//! Until a region is full and has a summary, the copy is the second place of the records: damage to the header of a stable
+//! extent loses none.
 
 use flaz_codec::CodecId;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -19,6 +22,9 @@ use crate::policy::Ring;
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FLZX");
+const MAGIC_OF_COPY: u32 = u32::from_le_bytes(*b"FLZY");
+const WHAT: &str = "extent header";
+const WHAT_COPY: &str = "copy of an extent header";
 /// Bytes of an extent's header without its records.
 pub const EXTENT_HEADER_BYTES: usize = 64;
 /// Bytes of a block record.
@@ -245,8 +251,14 @@ pub struct ExtentHeader {
     pub ring: Ring,
 }
 
+/// Bytes of the copy of a header and this many records, at the end of the extent.
+#[must_use]
+pub const fn header_copy_bytes(records: usize) -> usize {
+    records * RECORD_BYTES + EXTENT_HEADER_BYTES
+}
+
 impl ExtentHeader {
-    /// Writes header, records and checksum to the start of `extent`, over `header_bytes` bytes.
+    /// Writes header, records and checksum to the start of `extent`, over `header_bytes` bytes, and their copy to its end.
     ///
     /// # Panics
     /// If the records do not fit.
@@ -254,33 +266,19 @@ impl ExtentHeader {
         assert_eq!(records.len(), usize::from(self.record_count));
         let area = &mut extent[..header_bytes];
         area.fill(0);
-        let raw = RawExtentHeader {
-            magic: U32::new(MAGIC),
-            checksum: U32::new(0),
-            cache: U32::new(self.cache),
-            extent_bytes: U32::new(self.extent_bytes),
-            sequence: U64::new(self.sequence.0),
-            generation: U64::new(self.generation.0),
-            position: U64::new(self.position),
-            flushes: U64::new(self.flushes),
-            epoch: U32::new(self.epoch.0),
-            record_count: U16::new(self.record_count),
-            shard: U16::new(self.shard),
-            ring: self.ring.number(),
-            reserved: [0; 7],
-        };
-        area[..EXTENT_HEADER_BYTES].copy_from_slice(raw.as_bytes());
-        let room = area[EXTENT_HEADER_BYTES..].chunks_exact_mut(RECORD_BYTES);
-        assert!(
-            room.len() >= records.len(),
-            "{} records do not fit {header_bytes} bytes",
-            records.len()
-        );
-        for (place, record) in room.zip(records) {
-            place.copy_from_slice(&record.to_le_bytes());
-        }
+        area[..EXTENT_HEADER_BYTES].copy_from_slice(self.to_raw(MAGIC).as_bytes());
+        write_records(records, &mut area[EXTENT_HEADER_BYTES..]);
         let checksum = crc32c::crc32c(area);
         area[4..8].copy_from_slice(&checksum.to_le_bytes());
+
+        let (_, behind) = extent.split_at_mut(header_bytes);
+        let at = behind.len() - header_copy_bytes(records.len());
+        let (list, copy) = behind[at..].split_at_mut(records.len() * RECORD_BYTES);
+        write_records(records, list);
+        copy.copy_from_slice(self.to_raw(MAGIC_OF_COPY).as_bytes());
+        let checksum = crc32c::crc32c(&behind[at..]);
+        let at = behind.len() - EXTENT_HEADER_BYTES + 4;
+        behind[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
     }
 
     /// The position in the header at the start of `extent`, even if the rest is damaged.
@@ -297,44 +295,73 @@ impl ExtentHeader {
     /// # Errors
     /// [`FormatError`] if there is no extent, or it is damaged.
     pub fn parse(extent: &[u8], header_bytes: usize) -> Result<Self, FormatError> {
-        const WHAT: &str = "extent header";
         let Some(area) = extent.get(..header_bytes) else {
             return Err(FormatError::field(WHAT, "bytes", header_bytes, extent.len()));
         };
         let (raw, _) = RawExtentHeader::read_from_prefix(area)
             .map_err(|_| FormatError::field(WHAT, "bytes", EXTENT_HEADER_BYTES, area.len()))?;
-        if raw.magic.get() != MAGIC {
-            return Err(FormatError::Magic {
-                what: WHAT,
-                expected: u64::from(MAGIC),
-                found: u64::from(raw.magic.get()),
-            });
+        raw.check_magic(WHAT, MAGIC)?;
+        raw.check_checksum(WHAT, super::checksum_without(area, 4))?;
+        Self::from_raw(&raw, WHAT, header_bytes)
+    }
+
+    /// Parses the copy of the header, and of its records, at the end of `extent`, whose start may be missing.
+    ///
+    /// # Errors
+    /// [`FormatError`] if no copy ends there, or it is damaged.
+    pub fn parse_copy(extent: &[u8], header_bytes: usize) -> Result<(Self, Vec<u64>), FormatError> {
+        let (_, raw) = RawExtentHeader::read_from_suffix(extent)
+            .map_err(|_| FormatError::field(WHAT_COPY, "bytes", EXTENT_HEADER_BYTES, extent.len()))?;
+        raw.check_magic(WHAT_COPY, MAGIC_OF_COPY)?;
+        let header = Self::from_raw(&raw, WHAT_COPY, header_bytes)?;
+        let bytes = header_copy_bytes(usize::from(header.record_count));
+        let Some(at) = extent.len().checked_sub(bytes) else {
+            return Err(FormatError::field(WHAT_COPY, "bytes", bytes, extent.len()));
+        };
+        let copy = &extent[at..];
+        let of_checksum = bytes - EXTENT_HEADER_BYTES + 4;
+        raw.check_checksum(WHAT_COPY, super::checksum_without(copy, of_checksum))?;
+        Ok((header, read_records(copy, header.record_count).collect()))
+    }
+
+    fn to_raw(self, magic: u32) -> RawExtentHeader {
+        RawExtentHeader {
+            magic: U32::new(magic),
+            checksum: U32::new(0),
+            cache: U32::new(self.cache),
+            extent_bytes: U32::new(self.extent_bytes),
+            sequence: U64::new(self.sequence.0),
+            generation: U64::new(self.generation.0),
+            position: U64::new(self.position),
+            flushes: U64::new(self.flushes),
+            epoch: U32::new(self.epoch.0),
+            record_count: U16::new(self.record_count),
+            shard: U16::new(self.shard),
+            ring: self.ring.number(),
+            reserved: [0; 7],
         }
-        let computed = super::checksum_without(area, 4);
-        if raw.checksum.get() != computed {
-            return Err(FormatError::Checksum {
-                what: WHAT,
-                stored: raw.checksum.get(),
-                computed,
-            });
-        }
+    }
+
+    fn from_raw(raw: &RawExtentHeader, what: &'static str, header_bytes: usize) -> Result<Self, FormatError> {
         let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
         if usize::from(raw.record_count.get()) > records_max {
+            let found = raw.record_count.get();
             return Err(FormatError::field(
-                WHAT,
+                what,
                 "records",
                 format!("at most {records_max}"),
-                raw.record_count.get(),
+                found,
             ));
         }
         let Some(ring) = Ring::from_number(raw.ring) else {
-            return Err(FormatError::field(WHAT, "ring", "0 or 1", raw.ring));
+            return Err(FormatError::field(what, "ring", "0 or 1", raw.ring));
         };
         if (raw.extent_bytes.get() as usize) < header_bytes {
+            let expected = format!("at least {header_bytes}");
             return Err(FormatError::field(
-                WHAT,
+                what,
                 "length",
-                format!("at least {header_bytes}"),
+                expected,
                 raw.extent_bytes.get(),
             ));
         }
@@ -353,12 +380,51 @@ impl ExtentHeader {
     }
 }
 
-/// The packed records of an extent whose header has been parsed.
-pub fn records(extent: &[u8], count: u16) -> impl Iterator<Item = u64> {
-    extent[EXTENT_HEADER_BYTES..]
-        .chunks_exact(RECORD_BYTES)
+impl RawExtentHeader {
+    fn check_magic(&self, what: &'static str, expected: u32) -> Result<(), FormatError> {
+        match self.magic.get() == expected {
+            true => Ok(()),
+            false => Err(FormatError::Magic {
+                what,
+                expected: u64::from(expected),
+                found: u64::from(self.magic.get()),
+            }),
+        }
+    }
+
+    fn check_checksum(&self, what: &'static str, computed: u32) -> Result<(), FormatError> {
+        match self.checksum.get() == computed {
+            true => Ok(()),
+            false => Err(FormatError::Checksum {
+                what,
+                stored: self.checksum.get(),
+                computed,
+            }),
+        }
+    }
+}
+
+fn write_records(records: &[u64], area: &mut [u8]) {
+    let room = area.chunks_exact_mut(RECORD_BYTES);
+    assert!(
+        room.len() >= records.len(),
+        "{} records do not fit",
+        records.len()
+    );
+    for (place, record) in room.zip(records) {
+        place.copy_from_slice(&record.to_le_bytes());
+    }
+}
+
+fn read_records(area: &[u8], count: u16) -> impl Iterator<Item = u64> {
+    area.chunks_exact(RECORD_BYTES)
         .take(usize::from(count))
         .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes")))
+}
+
+/// The packed records of an extent whose header has been parsed.
+pub fn records(extent: &[u8], count: u16) -> impl Iterator<Item = u64> {
+    read_records(&extent[EXTENT_HEADER_BYTES..], count)
 }
 
 #[cfg(test)]
@@ -417,12 +483,30 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_the_header_is_found() {
+    fn the_copy_of_the_header_reads_back() {
+        let mut extent = vec![0xaa; 4096];
+        header().write(&some_records(), 512, &mut extent);
+        for start in [0, 1000, 4096 - header_copy_bytes(3)] {
+            let read = ExtentHeader::parse_copy(&extent[start..], 512).expect("valid");
+            assert_eq!(read, (header(), some_records()));
+        }
+        assert!(ExtentHeader::parse_copy(&extent[4096 - header_copy_bytes(3) + 1..], 512).is_err());
+        assert!(ExtentHeader::parse_copy(&extent[4096 - EXTENT_HEADER_BYTES + 1..], 512).is_err());
+        assert!(ExtentHeader::parse_copy(&extent[..4095], 512).is_err());
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_header_and_of_its_copy_is_found() {
         let mut extent = vec![0; 4096];
         header().write(&some_records(), 512, &mut extent);
         for bit in 0..512 * 8 {
             extent[bit / 8] ^= 1 << (bit % 8);
             assert!(ExtentHeader::parse(&extent, 512).is_err(), "bit {bit}");
+            extent[bit / 8] ^= 1 << (bit % 8);
+        }
+        for bit in (4096 - header_copy_bytes(3)) * 8..4096 * 8 {
+            extent[bit / 8] ^= 1 << (bit % 8);
+            assert!(ExtentHeader::parse_copy(&extent, 512).is_err(), "bit {bit}");
             extent[bit / 8] ^= 1 << (bit % 8);
         }
     }

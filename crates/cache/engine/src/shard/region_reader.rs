@@ -195,7 +195,7 @@ impl<D: Device> Reader<'_, D> {
         match self.read(offset, len).await {
             Err(error) if !is_timeout(&error) => {
                 let (shard, region) = (self.place.shard, self.place.number);
-                tracing::warn!(shard, region, %error, "the end of a region cannot be read");
+                tracing::warn!(shard, region, %error, "part of a region cannot be read");
                 Ok(None)
             }
             read => read.map(Some),
@@ -268,7 +268,7 @@ impl<D: Device> Reader<'_, D> {
                 break;
             }
             let last = contents.last_sequence();
-            let Some((header, list)) = self.header_at(at, last).await? else {
+            let Some((header, list)) = self.header_or_copy(at, last).await? else {
                 break;
             };
             let end = at + u64::from(header.extent_bytes);
@@ -292,6 +292,60 @@ impl<D: Device> Reader<'_, D> {
             contents.used = end as u32;
         }
         Ok(contents)
+    }
+
+    /// The header at `at` and its records, if it belongs to this generation. Below the stable length, where an extent must be,
+    /// its copy is as good. Behind it, an extent without a header has not landed.
+    async fn header_or_copy(
+        &mut self,
+        at: u64,
+        last: Option<Sequence>,
+    ) -> Result<Option<(ExtentHeader, Vec<u64>)>, DeviceError> {
+        let stable = u64::from(self.entry.len);
+        match self.header_at(at, last).await {
+            Err(error) if is_timeout(&error) => Err(error),
+            Err(error) if at < stable => self
+                .copy_behind(at, last)
+                .await?
+                .map_or(Err(error), |copy| Ok(Some(copy))),
+            Ok(None) if at < stable => self.copy_behind(at, last).await,
+            read => read,
+        }
+    }
+
+    /// The copy of the header of the extent at `at`, which is damaged: at the end of a sector, because the length is unknown.
+    async fn copy_behind(
+        &mut self,
+        at: u64,
+        last: Option<Sequence>,
+    ) -> Result<Option<(ExtentHeader, Vec<u64>)>, DeviceError> {
+        let geometry = self.place.layout;
+        let sector = geometry.sector_bytes as usize;
+        let longest = u64::from(geometry.extent_bytes).min(u64::from(self.entry.len) - at);
+        // The sectors of the header may be unreadable.
+        let skipped = (geometry.header_bytes() as u64).next_multiple_of(u64::from(self.device.alignment()));
+        for from in [0, skipped].into_iter().filter(|&from| from < longest) {
+            let Some(bytes) = self.read_spare(at + from, longest - from).await? else {
+                continue;
+            };
+            for end in (sector..=bytes.len()).step_by(sector) {
+                let Ok((header, list)) = ExtentHeader::parse_copy(&bytes[..end], geometry.header_bytes())
+                else {
+                    continue;
+                };
+                if self.is_ours(&header, at, last) && u64::from(header.extent_bytes) == from + end as u64 {
+                    let (shard, region) = (self.place.shard, self.place.number);
+                    tracing::warn!(
+                        shard,
+                        region,
+                        at,
+                        "the header of an extent is damaged; its copy is used"
+                    );
+                    return Ok(Some((header, list)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// The header at `at` and its records, if it belongs to this generation.

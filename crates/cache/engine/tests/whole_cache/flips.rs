@@ -98,6 +98,7 @@ fn every_byte_of_the_index_image() {
 #[test]
 fn every_byte_of_the_extent_headers() {
     check_part("extent header");
+    check_part("copy of extent header");
 }
 
 #[test]

@@ -80,8 +80,8 @@ fn absurd_superblocks_are_refused() {
         |n: u64| n.to_le_bytes().to_vec(),
     );
     let cases = [
-        (8, u32s(3), "format version 3, expected 4: recreate the cache"),
-        (8, u32s(5), "format version 5"),
+        (8, u32s(4), "format version 4, expected 5: recreate the cache"),
+        (8, u32s(6), "format version 6"),
         (16, u64s(2), "features"),
         (40, u64s(u64::MAX), "generation"),
         (56, u64s(1 << 20), "device size"),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use flaz_engine::check::Object;
-use flaz_engine::format::extent::EXTENT_HEADER_BYTES;
+use flaz_engine::format::extent::{EXTENT_HEADER_BYTES, header_copy_bytes};
 use flaz_engine::format::geometry::{Geometry, PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::shard_state::ShardState;
 use flaz_engine::format::summary::Summary;
@@ -38,6 +38,8 @@ pub struct Victim {
     pub state: ShardState,
     /// Headers of all extents.
     pub extents: Vec<Range<u64>>,
+    /// Their copies.
+    pub copies: Vec<Range<u64>>,
     /// Stored fragments, without padding.
     pub fragments: Vec<Range<u64>>,
     /// The summary of the full region.
@@ -77,10 +79,18 @@ impl Victim {
             ShardState::parse(&rig.disk.peek(geometry.shard_state_offset(0), 4096), 0).expect("valid");
         let header_bytes = geometry.header_bytes() as u64;
         let region = |number: u32| geometry.region_offset(0, number);
-        let (mut extents, mut fragments, mut summary) = (Vec::new(), Vec::new(), 0..0);
+        let (mut extents, mut copies, mut fragments, mut summary) =
+            (Vec::new(), Vec::new(), Vec::new(), 0..0);
         for finding in findings {
             match finding.object.expect("nothing is wrong") {
-                Object::Extent(_) => extents.push(finding.offset..finding.offset + header_bytes),
+                Object::Extent(header) => {
+                    let (end, copied) = (
+                        finding.offset + finding.len,
+                        header_copy_bytes(header.record_count.into()),
+                    );
+                    extents.push(finding.offset..finding.offset + header_bytes);
+                    copies.push(end - copied as u64..end);
+                }
                 Object::Fragment { stored, .. } => {
                     fragments.push(finding.offset..finding.offset + 8 + u64::from(stored));
                 }
@@ -104,6 +114,7 @@ impl Victim {
             index: start..start + state.image_bytes,
             state,
             extents,
+            copies,
             fragments,
             summary,
         }
@@ -129,6 +140,11 @@ impl Victim {
             ("summary", self.summary.clone()),
         ];
         all.extend(self.extents.iter().map(|range| ("extent header", range.clone())));
+        all.extend(
+            self.copies
+                .iter()
+                .map(|range| ("copy of extent header", range.clone())),
+        );
         all
     }
 

@@ -23,7 +23,7 @@ use super::lsn::{Lsn, Positions};
 use super::marks::{AtFlush, Length, Marks};
 use super::reclaimed::ReclaimedRegions;
 use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions};
-use crate::format::extent::{ExtentHeader, FragmentIdentity, RECORD_BYTES, Record};
+use crate::format::extent::{ExtentHeader, FragmentIdentity, RECORD_BYTES, Record, header_copy_bytes};
 use crate::format::geometry::Geometry;
 use crate::format::layout::Layout;
 use crate::format::summary::SummaryExtent;
@@ -48,6 +48,18 @@ struct OpenExtent {
     records: Vec<u64>,
     /// See [`Extent::moves_dirty`].
     moves_dirty: bool,
+}
+
+impl OpenExtent {
+    /// Whether it takes one more record, with a fragment of `bytes` bytes, and still the copy of its header.
+    fn has_room(&self, bytes: usize) -> bool {
+        self.used + bytes + header_copy_bytes(self.records.len() + 1) <= self.buf.len()
+    }
+
+    /// Its bytes on the device if it is sealed now.
+    fn bytes_when_sealed(&self, sector_bytes: u32) -> usize {
+        (self.used + header_copy_bytes(self.records.len())).next_multiple_of(sector_bytes as usize)
+    }
 }
 
 /// The open region of a ring.
@@ -330,7 +342,7 @@ impl State {
     /// Bytes that were appended and have not landed.
     pub(super) fn unwritten_bytes(&self) -> u64 {
         let open = self.open.iter().flatten().flat_map(|open| &open.extent);
-        let open = open.map(|extent| extent.used.next_multiple_of(self.layout.sector_bytes as usize) as u64);
+        let open = open.map(|extent| extent.bytes_when_sealed(self.layout.sector_bytes) as u64);
         open.sum::<u64>() + self.in_flight.bytes()
     }
 

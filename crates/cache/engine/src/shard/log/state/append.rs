@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use crate::format::extent::{
     EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
-    Record, RecordKind,
+    Record, RecordKind, header_copy_bytes,
 };
 use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
 use crate::index::Entry;
@@ -123,7 +123,7 @@ impl State {
         loop {
             if let Some(open) = &self.open[slot] {
                 if let Some(extent) = &open.extent {
-                    if extent.records.len() < records_max && extent.used + bytes <= extent.buf.len() {
+                    if extent.records.len() < records_max && extent.has_room(bytes) {
                         return Some(());
                     }
                     if !self.may_write(for_reclaim) {
@@ -194,7 +194,9 @@ impl State {
             .saturating_sub(used + summary)
             .min(u64::from(layout.extent_bytes));
         let room = room as usize / layout.sector_bytes as usize * layout.sector_bytes as usize;
-        if room < header_bytes + bytes || open.records.len() + records_max > layout.region_records_max() {
+        if room < header_bytes + bytes + header_copy_bytes(1)
+            || open.records.len() + records_max > layout.region_records_max()
+        {
             return false;
         }
         assert!(open.extent.is_none(), "one open extent a ring");
@@ -220,7 +222,7 @@ impl State {
             return;
         };
         assert!(!extent.records.is_empty(), "an extent says something");
-        let len = extent.used.next_multiple_of(layout.sector_bytes as usize);
+        let len = extent.bytes_when_sealed(layout.sector_bytes);
         assert!(
             len <= layout.extent_bytes as usize,
             "an extent has its size at most"
@@ -398,7 +400,7 @@ impl State {
         if extent.lsn > upto {
             return None;
         }
-        let len = extent.used.next_multiple_of(self.layout.sector_bytes as usize);
+        let len = extent.bytes_when_sealed(self.layout.sector_bytes);
         let records = extent.records.len();
         self.seal(ring);
         Some((len as u64, records as u64))
