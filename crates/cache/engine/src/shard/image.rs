@@ -303,8 +303,8 @@ mod tests {
     use std::time::Duration;
 
     /// Stops and saves a shard that has to reclaim a region before it can write its image. With `fail`, the first write of the
-    /// image fails.
-    fn save(fail: bool) -> Result<(), ImageError> {
+    /// image fails. With `damaged`, an open region is closed when another one is free.
+    fn save(fail: bool, damaged: bool) -> Result<(), ImageError> {
         const CACHE_LEN: u64 = 2 << 20;
         let sim = Sim::new(1);
         let env = sim.env();
@@ -317,32 +317,54 @@ mod tests {
         };
         let geometry = Geometry::plan(CACHE_LEN, 512, 8 << 20, wish).expect("fits");
         sim.block_on(async {
-            let shard: Rc<Shard<Simulated>> = shard(&env, &cache, geometry, 1);
-            shard.start();
+            let first: Rc<Shard<Simulated>> = shard(&env, &cache, geometry, 1);
+            first.start();
             for stripe in 0..4 {
-                let read = shard.read(stripe << 20, 1 << 20, false).await;
+                let read = first.read(stripe << 20, 1 << 20, false).await;
                 read.expect("the origin is well");
                 env.sleep(Duration::from_secs(1)).await;
             }
-            let full = |ring: Ring| shard.log.full_regions(ring) > 0;
+            let full = |ring: Ring| first.log.full_regions(ring) > 0;
             let oldest = Ring::ALL.into_iter().find(|ring| full(*ring));
-            shard.stop().await;
-            shard.reclaimer.note_unfinished(oldest.expect("a region is full"));
-            assert!(shard.make_log_stable().await);
+            first.stop().await;
+            first.reclaimer.note_unfinished(oldest.expect("a region is full"));
+            assert!(first.make_log_stable().await);
+            let open = first.log.open_numbers();
+            let number = open.into_iter().flatten().next().expect("a region is open");
+            let start = u64::from(number) * geometry.region_bytes;
+            if damaged {
+                // No region is closed for damage while another one is being reclaimed.
+                let victim = first.log.take_oldest(oldest.expect("a region is full"));
+                let closed = first.log.note_damage(crate::units::Location::at(start));
+                assert!(!closed);
+                first.log.put_back(victim.expect("a region is full"));
+            }
             if fail {
                 cache.fail_nth(DeviceOp::Write, 1);
             }
-            let saved = shard.save().await;
-            assert_eq!(shard.is_fenced(), fail);
-            saved
+            let saved = first.save().await;
+            assert_eq!(first.is_fenced(), fail);
+            assert_eq!(first.log.open_numbers() == open, !damaged);
+            saved?;
+            shard(&env, &cache, geometry, 2)
+                .load_image(crate::units::Epoch(1))
+                .await
+                .map(drop)
         })
     }
 
     /// A region cannot be marked as free after the fence, and the image would say that it is free.
     #[test]
     fn a_shard_fenced_while_freeing_image_space_is_not_saved() {
-        save(false).expect("the device is well");
-        let error = save(true).expect_err("the device was fenced");
+        save(false, false).expect("the device is well");
+        let error = save(true, false).expect_err("the device was fenced");
         assert!(matches!(error, ImageError::Failed { .. }), "{error}");
+    }
+
+    /// The image has the records of open regions only, so those of a region that was closed last must be in its summary, and the
+    /// manifest must have it as full.
+    #[test]
+    fn a_region_closed_while_freeing_image_space_is_full_before_the_image_is_taken() {
+        save(false, true).expect("the devices are well");
     }
 }

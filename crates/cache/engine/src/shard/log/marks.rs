@@ -79,6 +79,11 @@ impl Marks {
         marks.find(|mark| mark.region == region && mark.generation == generation)
     }
 
+    /// The regions on the list: the open ones, and those whose state *full* is not stable in the manifest.
+    pub(super) fn regions(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().map(|mark| mark.region)
+    }
+
     /// Stable length of a region. `None`: it is not on the list.
     pub(super) fn stable(&self, region: u32) -> Option<Length> {
         self.get(region).map(|mark| mark.stable)

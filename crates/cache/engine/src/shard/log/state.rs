@@ -256,9 +256,11 @@ impl State {
         lsn <= self.stable.at(ring)
     }
 
-    /// Whether everything appended so far is stable.
+    /// Whether everything appended so far is stable, and every region that was closed has its summary: reclaim closes regions
+    /// with damage, without appending.
     pub(super) fn is_all_stable(&self) -> bool {
-        self.stable.covers(&Positions::both(self.appended))
+        let open = |region| self.open.iter().flatten().any(|open| open.number == region);
+        self.stable.covers(&Positions::both(self.appended)) && self.marks.regions().all(open)
     }
 
     /// Dirty blocks up to these positions are acknowledged to writers.
