@@ -463,12 +463,17 @@ mod tests {
         Trailer,
         /// A bit of the header of the extent of this number.
         Header(u32),
-        /// All of the header of that extent.
+        /// A bit of the copy of that header.
+        HeaderCopy(u32),
+        /// All of the extent.
         Gone(u32),
         /// The fragment of that extent.
         Fragment(u32),
     }
-    use Damage::{Fragment, Gone, Header, Summary as List, Trailer};
+    use Damage::{Fragment, Gone, Header, HeaderCopy, Summary as List, Trailer};
+
+    /// Bytes of an extent with one raw block: header, fragment and copy, in whole sectors.
+    const EXTENT_LEN: u64 = 5120;
 
     /// Damages a region of three extents with one dirty block each, and recovers. Returns whether the blocks are found, and
     /// a fourth one that was stored after them: in another region, if this one was closed before.
@@ -508,9 +513,10 @@ mod tests {
                 Header(extent) => start + u64::from(extents[extent as usize]) + 8,
                 Gone(extent) => {
                     let header = start + u64::from(extents[extent as usize]);
-                    disks.cache.poke(header, &[0; 512]);
+                    disks.cache.poke(header, &[0; EXTENT_LEN as usize]);
                     continue;
                 }
+                HeaderCopy(extent) => start + u64::from(extents[extent as usize]) + EXTENT_LEN - 1,
                 Fragment(extent) => {
                     start + u64::from(extents[extent as usize]) + disks.geometry.header_bytes() as u64 + 100
                 }
@@ -535,6 +541,8 @@ mod tests {
             let found = recovery_after(true, &[summary]).expect("the extents say the same");
             assert_eq!(found, [true; 4], "{summary:?}");
             for extent in 0..3 {
+                let found = recovery_after(true, &[summary, Header(extent)]).expect("the copy says the same");
+                assert_eq!(found, [true; 4], "{summary:?}, extent {extent}");
                 let outcome = recovery_after(true, &[summary, Gone(extent)]);
                 assert!(
                     matches!(outcome, Err(RecoverError::Damaged { .. })),
@@ -550,20 +558,19 @@ mod tests {
     }
 
     #[test]
-    fn header_damage_is_found_in_an_open_region() {
+    fn header_damage_is_repaired_or_found_in_an_open_region() {
         for extent in 0..4 {
-            let outcome = recovery_after(false, &[Header(extent)]);
-            assert!(
-                matches!(outcome, Err(RecoverError::Damaged { .. })),
-                "extent {extent}: {outcome:?}"
-            );
-        }
-        for extent in 0..4 {
-            let outcome = recovery_after(false, &[Gone(extent)]);
-            assert!(
-                matches!(outcome, Err(RecoverError::Damaged { .. })),
-                "extent {extent}: {outcome:?}"
-            );
+            for one in [Header(extent), HeaderCopy(extent)] {
+                let found = recovery_after(false, &[one]).expect("the other one says the same");
+                assert_eq!(found, [true; 4], "{one:?}");
+            }
+            for all in [&[Gone(extent)][..], &[Header(extent), HeaderCopy(extent)]] {
+                let outcome = recovery_after(false, all);
+                assert!(
+                    matches!(outcome, Err(RecoverError::Damaged { .. })),
+                    "{all:?}: {outcome:?}"
+                );
+            }
         }
         for extent in 0..3 {
             let found = recovery_after(false, &[Fragment(extent)]).expect("the headers say what is there");
