@@ -136,6 +136,13 @@ fn commands_name_the_volume() {
         &["guaranteed", "expected at most"],
     );
     refused("volume set ssd one --at-most 1K", &["--at-most", "256 KiB"]);
+    // The limit that is in force is named.
+    scratch.run("volume set ssd one --at-most 16M").succeeded();
+    refused(
+        "volume set ssd one --at-least 20M",
+        &["--at-most 16.0 MiB: expected at least 20.0 MiB"],
+    );
+    scratch.run("volume set ssd one --at-most 0").succeeded();
     refused(
         "volume add ssd two --origin two.img --shards 256",
         &["regions a shard", "--shards"],
