@@ -540,7 +540,14 @@ fn the_list_has_configured_and_running_caches() {
     scratch.ok("stop other.img");
     drop((first, second));
     assert_eq!(caches(&scratch)[0]["state"], "clean");
+    assert_eq!(caches(&scratch)[0]["mode"], "write-through");
     assert_eq!(caches(&scratch).len(), 2);
+    scratch.configure("mode = 'write-around'\n");
+    assert_eq!(
+        caches(&scratch)[0]["mode"],
+        "write-around",
+        "that of the next start"
+    );
     let empty = tempfile::tempdir().unwrap();
     let mut list = scratch.command("list");
     let output = list.env("FLAZ_CONFIG_DIR", empty.path()).output().unwrap();

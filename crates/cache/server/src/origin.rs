@@ -193,7 +193,7 @@ fn open(path: &Path, read_only: bool) -> Result<Origin, HostError> {
             OpenError::Io { source, .. } if is_protected(source) => {
                 "flaz needs at least the permission to read it"
             }
-            OpenError::Io { .. } => "specify its current path with --origin",
+            OpenError::Io { .. } => "specify its current path with --origin, or in its configuration",
             _ => "nothing was changed",
         };
         format!("origin: {error} ({way_out})")

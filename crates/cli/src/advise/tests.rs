@@ -85,6 +85,7 @@ fn the_page_fits_a_terminal() {
     for part in [
         "1/2x",
         "4x",
+        "caches above 2x of the capacity have not been full: a lower bound",
         "lz4 (in use)",
         "71.0 +- 2.0 %",
         "worth it",
@@ -110,6 +111,10 @@ fn without_reads_the_page_says_so() {
     let page = text::page(&report, false);
     assert!(
         page.contains("too few blocks") && page.ends_with("Not enough reads yet.\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("  no simulated cache has been full: a lower bound\n"),
         "{page}"
     );
     html::page(&report);

@@ -51,11 +51,14 @@ fn state(page: &mut String, report: &AdviseReport) {
         HumanBytes(window.memory_bytes)
     );
     if window.filled_to < 4.0 {
-        let _ = writeln!(
-            page,
-            "              caches above {} of the capacity have not been full: a lower bound",
-            multiple(window.filled_to)
-        );
+        let which = match window.filled_to > 0.0 {
+            true => format!(
+                "caches above {} of the capacity have not",
+                multiple(window.filled_to)
+            ),
+            false => "no simulated cache has".to_owned(),
+        };
+        let _ = writeln!(page, "              {which} been full: a lower bound");
     }
     let _ = writeln!(page, "Measured      {}", measured(report));
 }

@@ -166,10 +166,9 @@ fn ask(path: PathBuf) -> Option<Found> {
 
 /// A cache with a configuration. Its daemon is taken from `daemons`.
 fn configured(configuration: &Configuration, daemons: &mut Vec<Found>) -> ListedCache {
-    let control = configuration
-        .serve(&Given::default())
-        .ok()
-        .and_then(|args| args.control);
+    let serve = configuration.serve(&Given::default()).ok();
+    let mode = serve.as_ref().and_then(|args| args.mode);
+    let control = serve.and_then(|args| args.control);
     let idle = host::idle_cache(&configuration.cache);
     let uuid = idle.as_ref().ok().map(|idle| idle.uuid);
     let serves_it = |found: &Found| {
@@ -200,7 +199,8 @@ fn configured(configuration: &Configuration, daemons: &mut Vec<Found>) -> Listed
         Ok(idle) => ListedCache {
             state: state_name(idle.state),
             problem: None,
-            mode: Some(idle.settings.mode),
+            // The next start prefers the file.
+            mode: Some(mode.unwrap_or(idle.settings.mode)),
             dirty_bytes: (!idle.may_be_dirty).then_some(0),
             ..paths
         },

@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::clean::with_idle;
 use super::{output, target};
 use crate::args::{IdleArgs, TargetArgs};
+use crate::configuration::{self, Given};
 use crate::control::{Client, Reply, Request};
 use crate::error::Failure;
 use crate::host::Resize;
@@ -95,7 +96,7 @@ fn shared(args: &ResizeArgs, device: &Path) -> Result<(), Failure> {
     let mut bar = None;
     let mut help = Help {
         with_idle: &|volume: &Path, what: &dyn Fn(&Daemon) -> Result<(), HostError>| {
-            with_idle(volume, &args.idle, what)
+            with_idle(volume, &as_configured(volume, &args.idle), what)
         },
         show: &mut |progress: &ShrinkProgress| show(bar.get_or_insert_with(new_bar), progress),
     };
@@ -112,6 +113,16 @@ fn shared(args: &ResizeArgs, device: &Path) -> Result<(), Failure> {
         true => format!("unchanged: {now} for volumes\n"),
         false => format!("resized: {now} for volumes (before: {})\n", HumanBytes(before)),
     })
+}
+
+/// How to open a volume that is not served: its configuration may name a new path of the origin.
+fn as_configured(volume: &Path, idle: &IdleArgs) -> IdleArgs {
+    let serve = configuration::of_cache(volume).and_then(|found| found.serve(&Given::default()).ok());
+    let (origin, state_dir) = serve.map_or((None, None), |serve| (serve.origin, serve.state_dir));
+    IdleArgs {
+        origin,
+        state_dir: idle.state_dir.clone().or(state_dir),
+    }
 }
 
 fn ask(client: &mut Client, request: &Request) -> Result<Resize, Failure> {

@@ -32,16 +32,14 @@ pub fn summary(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>
     let shrink = shrink.map_or_else(String::new, |shrink| {
         format!(", shrinking to {}", HumanBytes(shrink.size_bytes))
     });
-    match report.live.as_ref().and_then(|live| live.share.as_ref()) {
-        Some(share) => line(
-            "Cache",
-            &device(&report.cache.path, share.held_bytes, " of a shared device"),
-        ),
-        None => line(
-            "Cache",
-            &device(&report.cache.path, report.cache.size_bytes, &shrink),
-        ),
-    }
+    let (bytes, of) = match report.live.as_ref().and_then(|live| live.share.as_ref()) {
+        Some(share) => (share.held_bytes, " of a shared device"),
+        None => (report.cache.size_bytes, ""),
+    };
+    line(
+        "Cache",
+        &device(&report.cache.path, bytes, &format!("{of}{shrink}")),
+    );
     line(
         "Origin",
         &device(&report.origin.path, report.origin.size_bytes, ""),
@@ -89,7 +87,7 @@ pub(super) fn state(state: CacheState) -> &'static str {
         CacheState::New => "not running; empty: not served since it was created or detached",
         CacheState::Starting => "starting",
         CacheState::Running => "running",
-        CacheState::Degraded => "degraded: serving from the origin only",
+        CacheState::Degraded => "degraded: origin only",
         CacheState::Stopping => "stopping",
     }
 }
@@ -97,7 +95,13 @@ pub(super) fn state(state: CacheState) -> &'static str {
 fn state_line(report: &StatusReport) -> String {
     let mut text = state(report.state).to_owned();
     if let Some(live) = &report.live {
-        text += &format!(" for {}", HumanDuration(seconds(live.daemon.uptime_s)));
+        // Since its start, so not since it degraded.
+        let link = if report.state == CacheState::Running {
+            " for"
+        } else {
+            "; up"
+        };
+        text += &format!("{link} {}", HumanDuration(seconds(live.daemon.uptime_s)));
         if let Some(settings) = &report.settings {
             text += &format!(", {}, codec {}", settings.mode, settings.codec);
         }

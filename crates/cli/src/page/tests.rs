@@ -188,6 +188,12 @@ fn the_short_page_says_what_matters() {
     ] {
         assert_eq!(line(&text, label), expected);
     }
+    report.state = CacheState::Degraded;
+    assert_eq!(
+        line(&summary(&report, None), "State"),
+        "degraded: origin only; up 2 h 07 min, write-through, codec lz4"
+    );
+    report.state = CacheState::Running;
     // While writeback fails, its time is unknown.
     report.live.as_mut().unwrap().write_back.failing = true;
     let failing = summary(&report, None);
@@ -250,6 +256,20 @@ fn a_shrink_under_way_is_shown() {
     assert!(
         text.contains("; 1.00 MiB to write to the origin first\n"),
         "{text}"
+    );
+    // The part of a volume.
+    let live = report.live.as_mut().unwrap();
+    live.share = Some(ShareReport {
+        volume: "home".to_owned(),
+        held_bytes: 60 << 30,
+        at_least_bytes: 0,
+        at_most_bytes: None,
+        free_bytes: 0,
+        need: 0,
+    });
+    assert_eq!(
+        line(&summary(&report, None), "Cache"),
+        "/dev/nvme0n1p3, 60.0 GiB of a shared device, shrinking to 50.0 GiB"
     );
 }
 

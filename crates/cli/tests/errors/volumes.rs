@@ -136,6 +136,13 @@ fn commands_name_the_volume() {
         &["guaranteed", "expected at most"],
     );
     refused("volume set ssd one --at-most 1K", &["--at-most", "256 KiB"]);
+    // The limit that is in force is named.
+    scratch.run("volume set ssd one --at-most 16M").succeeded();
+    refused(
+        "volume set ssd one --at-least 20M",
+        &["--at-most 16.0 MiB: expected at least 20.0 MiB"],
+    );
+    scratch.run("volume set ssd one --at-most 0").succeeded();
     refused(
         "volume add ssd two --origin two.img --shards 256",
         &["regions a shard", "--shards"],
@@ -358,12 +365,22 @@ fn a_shared_device_becomes_smaller_while_it_is_idle() {
         .refused(FAILURE, &["volume one cannot give space back", "one.img"]);
     let list = json(&scratch, "volume list ssd --json");
     assert_eq!(list["cache"]["shrink"], serde_json::Value::Null);
-    fs::rename(scratch.path("other.img"), scratch.path("one.img")).unwrap();
-    scratch.run("resize ssd --size 16M").succeeded();
+    // Its configuration names the new path.
+    fs::create_dir(scratch.path("etc")).unwrap();
+    let (device, origin) = (scratch.path("ssd"), scratch.path("other.img"));
+    let text = format!("cache = {device:?}\nvolume = 'one'\norigin = {origin:?}\n");
+    fs::write(scratch.path("etc/one.toml"), text).unwrap();
+    let resized = scratch
+        .command("resize ssd --size 16M")
+        .env("FLAZ_CONFIG_DIR", scratch.path("etc"))
+        .output()
+        .unwrap();
+    assert!(resized.status.success(), "{resized:?}");
     assert_eq!(fs::metadata(scratch.path("ssd")).unwrap().len(), 16 << 20);
+    fs::rename(scratch.path("other.img"), scratch.path("one.img")).unwrap();
     for (volume, name) in ["one", "two"].iter().enumerate() {
         scratch.run(&format!("check ssd:{name}")).succeeded();
-        let served = serve(&scratch, name, "");
+        let served = serve(&scratch, name, &format!("--origin {name}.img"));
         read_all(&scratch, volume, 0);
         scratch.run(&format!("stop ssd:{name} --force")).succeeded();
         served.ended();

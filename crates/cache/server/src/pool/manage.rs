@@ -93,7 +93,8 @@ fn refuse_small(at_most: Option<u32>, least: u32, chunk_bytes: u64) -> Result<()
         Some(most @ 1..) if most < least => {
             let bytes = u64::from(least) * chunk_bytes;
             Err(format!(
-                "--at-most: expected at least {} ({bytes} bytes), which the volume needs or is guaranteed",
+                "--at-most {}: expected at least {} ({bytes} bytes), which the volume needs or is guaranteed",
+                HumanBytes(u64::from(most) * chunk_bytes),
                 HumanBytes(bytes)
             )
             .into())
