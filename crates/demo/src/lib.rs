@@ -2,8 +2,8 @@
 //! root.
 //!
 //! Real files are copied to an emulated hard disk. Several clients then send the same read-mostly requests through a
-//! real NBD socket to three servers in turn: without a cache, with an uncompressed cache and with a compressed one. The
-//! size of the SSD is a quarter of the data. Every byte read is checked. The result is a table, a page and optionally
+//! real NBD socket to four servers in turn: without a cache, with an uncompressed cache, with one that compresses by a fast
+//! codec, and with `auto`. The size of the SSD is a quarter of the data. Every byte read is checked. The result is a table, a page and optionally
 //! JSON ([`outcome`]).
 //!
 //! [`dataset`] creates the image and [`workload`] the requests; [`clients`] send them over NBD and check the replies
@@ -65,7 +65,7 @@ const COLLECT: Duration = Duration::from_secs(3);
 pub fn measure(plan: &Plan, program: PathBuf, interrupt: &Interrupt) -> Result<Outcome, DemoError> {
     let begin = Instant::now();
     let flaz = Flaz::new(program, interrupt);
-    let variants = Variant::ALL.len() as u64;
+    let variants = Variant::of(&plan.codec).len() as u64;
     let needed =
         (1 + variants) * plan.data_bytes + variants * plan.ssd_bytes_for(plan.data_bytes) + SLACK_BYTES;
     let scratch = Scratch::create(plan.folder.as_deref(), needed, plan.keep, interrupt)?;

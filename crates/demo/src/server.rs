@@ -105,14 +105,14 @@ impl Flaz {
         parsed("flaz check", &self.output(&arguments)?)
     }
 
-    /// Serves a cache; returns when it accepts clients. `slow` emulates a hard disk.
+    /// Serves a cache; returns when it accepts clients. `disk` is the emulated origin.
     ///
     /// # Errors
     /// The server ends or is not ready in time.
-    pub fn serve(&self, place: &Place, mode: &str, slow: bool) -> Result<Server<'_>, DemoError> {
+    pub fn serve(&self, place: &Place, mode: &str, disk: &str) -> Result<Server<'_>, DemoError> {
         let mut nbd = OsString::from("unix:");
         nbd.push(&place.socket);
-        let mut arguments: Vec<&OsStr> = vec![
+        let arguments: [&OsStr; 12] = [
             "serve".as_ref(),
             place.cache.as_os_str(),
             "--nbd".as_ref(),
@@ -123,10 +123,9 @@ impl Flaz {
             place.control.as_os_str(),
             "--state-dir".as_ref(),
             place.cache.parent().unwrap_or(Path::new(".")).as_os_str(),
+            "--emulate-origin".as_ref(),
+            disk.as_ref(),
         ];
-        if slow {
-            arguments.extend([OsStr::new("--emulate-origin"), OsStr::new("hdd")]);
-        }
         let failed = DemoError::file("write", &place.log);
         let log = File::options()
             .create(true)
@@ -368,7 +367,7 @@ mod tests {
         let flaz = Flaz::new(program, &interrupt);
         let place = Place::new(folder.path());
         let error = flaz
-            .serve(&place, "write-through", true)
+            .serve(&place, "write-through", "hdd")
             .expect_err("it ends")
             .to_string();
         assert!(

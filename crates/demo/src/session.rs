@@ -1,11 +1,12 @@
 //! Runs the workload. For each variant: copy the image to the disk, start the cache, warm it up, restart it on the slow
 //! disk. Then all variants are measured in turn, and everything is checked.
 //!
-//! Taking turns distributes other load on the machine over all three variants.
+//! Taking turns distributes other load on the machine over all variants.
 //!
-//! The warm-up uses an origin at full speed, because on a disk with 79 requests per second it would take a quarter of
-//! an hour. Then the server is stopped cleanly and restarted with the slow disk: the cache is warm, as after any clean
-//! stop. Without a cache there is no warm-up.
+//! The warm-up uses an emulated network volume, because on a disk with 79 requests per second it would take a quarter of
+//! an hour. At full speed the origin would answer in less time than `auto` needs to compress strongly. Then the server is
+//! stopped cleanly and restarted with the slow disk: the cache is warm, as after any clean stop. Without a cache there is
+//! no warm-up.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,6 +28,9 @@ use flaz_control::report::LiveReport;
 /// Phase numbers: each phase has its own sequence of requests. Those from [`PHASE_MEASURED`] on are the turns.
 const PHASE_WARMUP: u32 = 0;
 const PHASE_MEASURED: u32 = 1;
+/// The slow disk, and the disk of the warm-up, as `--emulate-origin` names them.
+const MEASURED_DISK: &str = "hdd";
+const WARMUP_DISK: &str = "network-volume";
 /// Maximum number of turns, and minimum length of one.
 const TURNS_MAX: f64 = 4.0;
 const TURN_MIN: Duration = Duration::from_secs(1);
@@ -86,14 +90,14 @@ impl<'a> Session<'a> {
     /// Any failure; wrong data first.
     pub fn run(&self, scratch: &Scratch, progress: &mut Progress) -> Result<Vec<Run>, DemoError> {
         let mut contenders = Vec::new();
-        for (variant, name) in Variant::ALL.into_iter().zip(["1", "2", "3"]) {
-            let place = Place::new(&scratch.subfolder(name)?);
-            contenders.push(self.prepare(variant, place, progress)?);
+        for (number, variant) in (1..).zip(Variant::of(self.codec)) {
+            let place = Place::new(&scratch.subfolder(&number.to_string())?);
+            contenders.push(self.prepare(*variant, place, progress)?);
         }
         let (turns, turn) = self.turns();
         for number in 0..turns {
             for contender in &mut contenders {
-                let title = contender.variant.title();
+                let title = contender.variant.title(self.codec);
                 progress.step(
                     format!(
                         "{title}: measuring on the slow disk, part {} of {turns}",
@@ -130,12 +134,15 @@ impl<'a> Session<'a> {
         progress: &mut Progress,
     ) -> Result<Contender<'a>, DemoError> {
         let oracle = Oracle::new(&self.data.checksums);
-        progress.step(format!("{}: preparing the disk", variant.title()), LAYOUT);
+        progress.step(
+            format!("{}: preparing the disk", variant.title(self.codec)),
+            LAYOUT,
+        );
         self.lay_out(&place)?;
-        let codec = if variant == Variant::Compressed {
-            self.codec
-        } else {
-            "none"
+        let codec = match variant {
+            Variant::NoCache | Variant::Uncompressed => "none",
+            Variant::Compressed => self.codec,
+            Variant::Auto => "auto",
         };
         self.flaz.create(&place, self.ssd_bytes, codec)?;
         let mode = if variant == Variant::NoCache {
@@ -146,19 +153,19 @@ impl<'a> Session<'a> {
 
         let warmup = match variant {
             Variant::NoCache => None,
-            Variant::Uncompressed | Variant::Compressed => {
+            Variant::Uncompressed | Variant::Compressed | Variant::Auto => {
                 progress.step(
-                    format!("{}: warming up, disk at full speed", variant.title()),
+                    format!("{}: warming up, on a faster disk", variant.title(self.codec)),
                     WARMUP,
                 );
-                let server = self.flaz.serve(&place, mode, false)?;
+                let server = self.flaz.serve(&place, mode, WARMUP_DISK)?;
                 let until = Until::Requests(self.warmup_requests);
                 let warmup = self.phase(variant, PHASE_WARMUP, until, &server, &oracle, progress)?;
                 server.stop()?;
                 Some(warmup)
             }
         };
-        let server = self.flaz.serve(&place, mode, true)?;
+        let server = self.flaz.serve(&place, mode, MEASURED_DISK)?;
         Ok(Contender {
             variant,
             oracle,
@@ -187,7 +194,7 @@ impl<'a> Session<'a> {
             turns,
         } = contender;
         progress.step(
-            format!("{}: verifying the data on the disks", variant.title()),
+            format!("{}: verifying the data on the disks", variant.title(self.codec)),
             CHECK,
         );
         let mut measured = joined(turns, turn, server.counters()?);
@@ -228,8 +235,8 @@ impl<'a> Session<'a> {
         progress: &Progress,
     ) -> Result<Measured, DemoError> {
         let name = match number {
-            PHASE_WARMUP => format!("the warm-up, {}", variant.title()),
-            turn => format!("part {turn} of the measurement, {}", variant.title()),
+            PHASE_WARMUP => format!("the warm-up, {}", variant.title(self.codec)),
+            turn => format!("part {turn} of the measurement, {}", variant.title(self.codec)),
         };
         let phase = Phase {
             name: &name,
@@ -345,7 +352,7 @@ impl<'a> Session<'a> {
 
     /// Approximate duration of all runs.
     pub fn time_planned(measured: Duration) -> Duration {
-        (LAYOUT + CHECK + measured) * 3 + WARMUP * 2
+        (LAYOUT + CHECK + measured) * 4 + WARMUP * 3
     }
 }
 
@@ -377,7 +384,7 @@ fn joined(turns: Vec<Measured>, turn: Duration, counters: LiveReport) -> Measure
 
 /// Approximate times of the unmeasured steps, only for the progress bar.
 const LAYOUT: Duration = Duration::from_millis(700);
-const WARMUP: Duration = Duration::from_millis(5000);
+const WARMUP: Duration = Duration::from_millis(9000);
 const CHECK: Duration = Duration::from_millis(700);
 
 struct StopOnDrop<'a>(&'a AtomicBool);

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use crate::outcome::{Outcome, Run, Variant};
 use flaz_control::size::{HumanBytes, HumanCount, HumanMicros};
 
-const LABEL_COLUMNS: usize = 30;
-const VALUE_COLUMNS: usize = 16;
+const LABEL_COLUMNS: usize = 28;
+const VALUE_COLUMNS: usize = 13;
 const BOLD: &str = "\x1b[1m";
 const DIM: &str = "\x1b[2m";
 const GREEN: &str = "\x1b[1;32m";
@@ -94,19 +94,18 @@ pub fn text(outcome: &Outcome, colour: bool) -> String {
         HumanBytes(parameters.ssd_bytes)
     ));
     line(format!(
-        "{dim}{} clients, {} % writes, Zipf {}, {} s measured after {} warm-up requests; codec {}{plain}",
+        "{dim}{} clients, {} % writes, Zipf {}, {} s measured after {} warm-up requests{plain}",
         parameters.clients,
         parameters.write_percent,
         parameters.skew,
         parameters.measured_s,
-        HumanCount(parameters.warmup_requests),
-        parameters.codec
+        HumanCount(parameters.warmup_requests)
     ));
     line(String::new());
     let heads: String = outcome
         .runs
         .iter()
-        .map(|run| format!("{:>VALUE_COLUMNS$}", run.variant.title()))
+        .map(|run| format!("{:>VALUE_COLUMNS$}", outcome.title(run)))
         .collect();
     line(format!("{bold}{:LABEL_COLUMNS$}{heads}{plain}", ""));
     for row in rows(outcome) {
@@ -174,7 +173,7 @@ mod tests {
             assert!(plain.contains(word), "{word} is missing in\n{plain}");
         }
         for row in rows(&outcome) {
-            assert_eq!(row.values.len(), 3);
+            assert_eq!(row.values.len(), 4);
             assert!(
                 row.values.iter().all(|value| value.len() < VALUE_COLUMNS),
                 "{row:?}"

@@ -20,6 +20,7 @@ pub fn class(variant: Variant) -> &'static str {
         Variant::NoCache => "c0",
         Variant::Uncompressed => "c1",
         Variant::Compressed => "c2",
+        Variant::Auto => "c3",
     }
 }
 
@@ -63,14 +64,14 @@ fn second_ticks(most: f64) -> Vec<(f64, String)> {
 }
 
 /// One line with spots to hover over.
-fn series(drawing: &mut Drawing, run: &Run, points: &[((f64, f64), String)]) {
+fn series(drawing: &mut Drawing, outcome: &Outcome, run: &Run, points: &[((f64, f64), String)]) {
     let places: Vec<(f64, f64)> = points.iter().map(|(place, _)| *place).collect();
     drawing.path(&format!("line {}", class(run.variant)), &places);
     for (place, title) in points {
         drawing.spot(
             class(run.variant),
             *place,
-            &format!("{}: {title}", run.variant.title()),
+            &format!("{}: {title}", outcome.title(run)),
         );
     }
 }
@@ -125,14 +126,14 @@ pub fn hit_ratio(outcome: &Outcome) -> String {
                 point(left.at(*requests as f64 / 1000.0), *ratio, when)
             })
             .collect();
-        series(&mut drawing, run, &warmup);
+        series(&mut drawing, outcome, run, &warmup);
         let measured: Vec<_> = run
             .series
             .hit_ratio_series
             .iter()
             .map(|(second, ratio)| point(right.at(*second), *ratio, format!("at {second:.1} s")))
             .collect();
-        series(&mut drawing, run, &measured);
+        series(&mut drawing, outcome, run, &measured);
         let text = format!("{:.1} %", run.hit_ratio * 100.0);
         labels.push((y.at(run.hit_ratio), class(run.variant).to_owned(), text));
     }
@@ -171,7 +172,7 @@ pub fn throughput(outcome: &Outcome) -> String {
                 )
             })
             .collect();
-        series(&mut drawing, run, &points);
+        series(&mut drawing, outcome, run, &points);
         let text = HumanCount(run.served.iops.round() as u64).to_string();
         labels.push((y.at(run.served.iops), class(run.variant).to_owned(), text));
     }
@@ -224,7 +225,7 @@ pub fn latency(outcome: &Outcome) -> String {
         for ((micros, share), place) in run.served.latency_cdf.iter().zip(points).step_by(3) {
             let text = format!(
                 "{}: {:.1} % within {}",
-                run.variant.title(),
+                outcome.title(run),
                 share * 100.0,
                 micro_text(*micros)
             );
@@ -236,7 +237,7 @@ pub fn latency(outcome: &Outcome) -> String {
         let place = (x.at(run.served.latency_us.p50), y.at(0.5));
         let text = format!(
             "{}: median {}",
-            run.variant.title(),
+            outcome.title(run),
             micro_text(run.served.latency_us.p50)
         );
         drawing.rectangle(
@@ -303,7 +304,7 @@ pub fn holdings(outcome: &Outcome) -> String {
         held_row(
             &mut drawing,
             x,
-            (run.variant, held),
+            (run.variant, outcome.title(run), held),
             (top, (row_height - 30.0) / 2.0),
         );
     }
@@ -314,12 +315,17 @@ pub fn holdings(outcome: &Outcome) -> String {
 }
 
 /// One run: the space of the SSD above, the data that it stands for below, as bars from `top` on, `bar` high.
-fn held_row(drawing: &mut Drawing, x: Scale, (variant, held): (Variant, &Holdings), (top, bar): (f64, f64)) {
+fn held_row(
+    drawing: &mut Drawing,
+    x: Scale,
+    (variant, title, held): (Variant, &str, &Holdings),
+    (top, bar): (f64, f64),
+) {
     drawing.text(
         &format!("line-label {}", class(variant)),
         "end",
         (x.from - 10.0, top + 12.0),
-        variant.title(),
+        title,
     );
     drawing.text("tick", "end", (x.from - 10.0, top + bar - 4.0), "space used");
     drawing.text(
@@ -332,21 +338,20 @@ fn held_row(drawing: &mut Drawing, x: Scale, (variant, held): (Variant, &Holding
     for (kind, what, bytes) in segments(held) {
         let from = x.at(at / MIB);
         at += bytes as f64;
-        let title = format!("{}: {} for {what}", variant.title(), HumanBytes(bytes));
+        let words = format!("{title}: {} for {what}", HumanBytes(bytes));
         let class = format!("{kind} {}", class(variant));
-        drawing.rectangle(&class, (from, top), (x.at(at / MIB) - from, bar), &title);
+        drawing.rectangle(&class, (from, top), (x.at(at / MIB) - from, bar), &words);
     }
     let to = x.at(held.logical_bytes as f64 / MIB);
-    let title = format!(
-        "{}: corresponds to {} of data",
-        variant.title(),
+    let words = format!(
+        "{title}: corresponds to {} of data",
         HumanBytes(held.logical_bytes)
     );
     drawing.rectangle(
         &format!("held {}", class(variant)),
         (x.from, top + bar + 4.0),
         (to - x.from, bar),
-        &title,
+        &words,
     );
     let text = format!(
         "{} ({:.2}× the SSD)",

@@ -15,6 +15,8 @@ use crate::workload::REQUEST_BLOCKS;
 use flaz_control::size::{HumanBytes, HumanCount};
 
 const STYLE: &str = include_str!("style.css");
+/// The codec `auto`.
+const AUTO: &str = "auto: LZ4 for new blocks, Zstandard for those that stay";
 /// The page.
 pub fn html(outcome: &Outcome) -> String {
     let sections = [
@@ -40,19 +42,17 @@ pub fn html(outcome: &Outcome) -> String {
 
 /// The figures at the top: value and words.
 fn tiles(outcome: &Outcome) -> [(String, String); 4] {
-    let held = outcome
-        .run(Variant::Compressed)
-        .and_then(|run| run.holdings)
-        .unwrap_or_default();
+    let last = outcome.last();
+    let held = outcome.run(last).and_then(|run| run.holdings).unwrap_or_default();
     let hits = |variant| outcome.run(variant).map_or(0.0, |run| run.hit_ratio * 100.0);
     let mean = |variant| micro_text(outcome.run(variant).map_or(0.0, |run| run.served.latency_us.mean));
     [
         (
+            format!("{:.2}×", outcome.speedup(last, Variant::Uncompressed)),
             format!(
-                "{:.2}×",
-                outcome.speedup(Variant::Compressed, Variant::Uncompressed)
+                "requests per second of the uncompressed cache, with the same SSD and the codec {}",
+                last.title(&outcome.parameters.codec)
             ),
-            "requests per second of the uncompressed cache, with the same SSD".to_owned(),
         ),
         (
             HumanBytes(held.logical_bytes).to_string(),
@@ -70,14 +70,14 @@ fn tiles(outcome: &Outcome) -> [(String, String); 4] {
             ),
         ),
         (
-            format!("{:.1} %", hits(Variant::Compressed)),
+            format!("{:.1} %", hits(last)),
             format!(
                 "of the blocks read come from the SSD; uncompressed: {:.1} %",
                 hits(Variant::Uncompressed)
             ),
         ),
         (
-            mean(Variant::Compressed),
+            mean(last),
             format!(
                 "mean latency; uncompressed: {}, without a cache: {}",
                 mean(Variant::Uncompressed),
@@ -90,7 +90,7 @@ fn tiles(outcome: &Outcome) -> [(String, String); 4] {
 fn header(outcome: &Outcome) -> String {
     let mut text = format!(
         "<header>\n<p class=\"kicker\">flaz demo</p>\n<h1>{}</h1>\n<p class=\"lead\">{} of {} on {}; the size \
-         of the SSD is {}, {:.0} % of that. All three setups receive the same requests in turn, over NBD. \
+         of the SSD is {}, {:.0} % of that. All setups receive the same requests in turn, over NBD. \
          {}</p>\n<ul class=\"tiles\">\n",
         prose(&outcome.headline()),
         HumanBytes(outcome.data.bytes),
@@ -104,7 +104,7 @@ fn header(outcome: &Outcome) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(
             text,
-            "<li class=\"c2\"><b>{}</b><span>{}</span></li>",
+            "<li class=\"c3\"><b>{}</b><span>{}</span></li>",
             escape(&value),
             prose(&words)
         );
@@ -121,7 +121,7 @@ fn results(outcome: &Outcome) -> String {
             text,
             "<th scope=\"col\" class=\"{}\">{}</th>",
             class(run.variant),
-            run.variant.title()
+            outcome.title(run)
         );
     }
     text += "</tr></thead>\n<tbody>\n";
@@ -162,7 +162,7 @@ fn all_charts(outcome: &Outcome) -> String {
             text,
             "<li class=\"{class}\"><svg viewBox=\"0 0 40 10\" aria-hidden=\"true\"><line class=\"line {class}\" x1=\"2\" y1=\"5\" \
              x2=\"38\" y2=\"5\"/></svg><span class=\"name\">{}</span></li>",
-            run.variant.title()
+            outcome.title(run)
         );
     }
     text += "</ul>\n<div class=\"charts\">\n";
@@ -258,8 +258,11 @@ fn method_rows(outcome: &Outcome) -> [(&'static str, String); 12] {
             ),
         ),
         (
-            "Codec",
-            format!("{}, each 4 KiB block separately", parameters.codec),
+            "Codecs",
+            match outcome.run(Variant::Compressed) {
+                Some(_) => format!("{}, each 4 KiB block separately; {AUTO}", parameters.codec),
+                None => AUTO.to_owned(),
+            },
         ),
         (
             "Clients",
@@ -285,7 +288,7 @@ fn method_rows(outcome: &Outcome) -> [(&'static str, String); 12] {
         (
             "Warm-up",
             format!(
-                "{} requests, the same for both caches",
+                "{} requests, the same for all caches",
                 HumanCount(parameters.warmup_requests)
             ),
         ),
@@ -303,7 +306,7 @@ fn notes(outcome: &Outcome) -> String {
         "The slow disk is emulated: a local file, with each access delayed as by a hard disk with one arm. \
          The SSD is also a file, as fast as the disk below it."
             .to_owned(),
-        "The warm-up runs on the disk at full speed, because on the slow disk it would take many minutes. \
+        "The warm-up runs on an emulated network volume, because on the slow disk it would take many minutes. \
          Then the server is stopped and started again on the slow disk, with a warm cache. The run without a \
          cache has no warm-up."
             .to_owned(),
