@@ -92,7 +92,7 @@ pub(super) struct State {
     stable: Positions,
     /// Dirty blocks up to here are acknowledged.
     promised: Positions,
-    /// Open extents up to here are sealed when the next write ends.
+    /// Writers wait for everything up to here to land.
     wanted: Positions,
     /// Reclaim moves dirty blocks: once it has taken the reserved region, only reclaim may use what is left.
     held_for_reclaim: bool,
@@ -169,18 +169,20 @@ impl State {
 
     /// The position up to which everything of a ring has landed.
     pub(super) fn landed(&self) -> Positions {
+        let sealed = self.sealed();
+        Positions::of(|ring| {
+            let sealed = sealed.at(ring);
+            let first = self.in_flight.first_not_landed(ring);
+            first.map_or(sealed, |lsn| lsn.before().min(sealed))
+        })
+    }
+
+    /// The position up to which every extent of a ring is sealed.
+    fn sealed(&self) -> Positions {
         Positions::of(|ring| {
             let open = self.open[ring.index()].as_ref();
-            let open = open
-                .and_then(|open| open.extent.as_ref())
-                .map(|extent| extent.lsn);
-            let first = self
-                .in_flight
-                .first_not_landed(ring)
-                .into_iter()
-                .chain(open)
-                .min();
-            first.map_or(self.appended, Lsn::before).min(self.appended)
+            let extent = open.and_then(|open| open.extent.as_ref());
+            extent.map_or(self.appended, |extent| extent.lsn.before())
         })
     }
 

@@ -391,21 +391,8 @@ impl State {
         }
     }
 
-    /// Seals the open extent of `ring` if its position is at most `upto`; returns its bytes on the device and its records.
-    pub(in crate::shard::log) fn seal_upto(&mut self, ring: Ring, upto: Lsn) -> Option<(u64, u64)> {
-        assert!(upto <= self.appended, "nothing was appended there");
-        let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
-        if extent.lsn > upto {
-            return None;
-        }
-        let len = extent.used.next_multiple_of(self.layout.sector_bytes as usize);
-        let records = extent.records.len();
-        self.seal(ring);
-        Some((len as u64, records as u64))
-    }
-
-    /// Requests that open extents up to these positions are sealed when the next write ends.
-    pub(in crate::shard::log) fn want_sealed(&mut self, upto: &Positions) {
+    /// A writer waits for everything up to these positions.
+    pub(in crate::shard::log) fn want(&mut self, upto: &Positions) {
         assert!(
             Positions::both(self.appended).covers(upto),
             "what was appended is sealed"
@@ -413,9 +400,35 @@ impl State {
         self.wanted.raise_all(upto);
     }
 
-    /// The positions requested so far.
-    pub(in crate::shard::log) fn take_wanted(&mut self) -> Positions {
-        std::mem::take(&mut self.wanted)
+    /// Whether the extents that writers wait for are to be sealed now, however full; `writing` writes are under way.
+    ///
+    /// A writer alone never waits. Others wait for a commit in flight to end, or until half of the writes are in the open
+    /// extents. So the writers form two groups, each an extent: one is in flight while the other gathers, and no group waits for
+    /// the other unless writes come slowly.
+    pub(in crate::shard::log) fn is_commit_due(&self, writing: usize) -> bool {
+        let (sealed, landed) = (self.sealed(), self.landed());
+        if sealed.covers(&self.wanted) {
+            return false;
+        }
+        let in_flight = Ring::ALL.into_iter().any(|ring| {
+            let awaited = self.wanted.at(ring).min(sealed.at(ring));
+            landed.at(ring) < awaited
+        });
+        let open = self.open.iter().flatten().flat_map(|open| &open.extent);
+        let gathered: usize = open.map(|extent| extent.records.len()).sum();
+        !in_flight || 2 * gathered >= writing && self.writes_in_flight() < WRITES_IN_FLIGHT_MAX
+    }
+
+    /// Seals the open extent of `ring` if a writer waits for it; returns its bytes on the device and its records.
+    pub(in crate::shard::log) fn seal_wanted(&mut self, ring: Ring) -> Option<(u64, u64)> {
+        let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
+        if extent.lsn > self.wanted.at(ring) {
+            return None;
+        }
+        let len = extent.used.next_multiple_of(self.layout.sector_bytes as usize);
+        let records = extent.records.len();
+        self.seal(ring);
+        Some((len as u64, records as u64))
     }
 }
 
