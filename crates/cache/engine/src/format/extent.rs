@@ -1,11 +1,14 @@
 //! Extents: a header, its block records, then fragments back to back.
 //!
 //! ```text
-//! 0                 64                      header_bytes                    extent length
+//! 0                 64                      header bytes                    extent length
 //! +-----------------+-----------+-----------+--------------+-----+----------+---------+
 //! | header, 64 B    | record 0  | record 1… | fragment 0   | pad | fragment…| zeroes  |
 //! +-----------------+-----------+-----------+--------------+-----+----------+---------+
 //! ```
+//!
+//! The space for header and records is chosen when the extent is opened, because the place of a fragment is final when it is
+//! appended. The header says how much it is.
 //!
 //! A fragment is an 8-byte header and its stored bytes, padded to 8 bytes. Fragments are in the order of the records that
 //! have one, so a fragment's location follows from the lengths before it.
@@ -21,12 +24,35 @@ use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence};
 const MAGIC: u32 = u32::from_le_bytes(*b"FLZX");
 /// Bytes of an extent's header without its records.
 pub const EXTENT_HEADER_BYTES: usize = 64;
+/// Least space for the header of an extent and its records.
+pub const HEADER_BYTES_MIN: usize = 128;
 /// Bytes of a block record.
 pub const RECORD_BYTES: usize = 8;
 /// Bytes of a fragment's header.
 pub const FRAGMENT_HEADER_BYTES: usize = 8;
 /// Most bytes a fragment can take, header included.
 pub const FRAGMENT_BYTES_MAX: usize = FRAGMENT_HEADER_BYTES + BLOCK_BYTES;
+
+/// Space for a header with at least `records` records, as far as an extent may have as much.
+#[must_use]
+pub fn header_bytes_for(records: usize, header_bytes_max: usize) -> usize {
+    let wanted = EXTENT_HEADER_BYTES + records * RECORD_BYTES;
+    wanted
+        .next_power_of_two()
+        .clamp(HEADER_BYTES_MIN, header_bytes_max)
+}
+
+/// Number of records that a header of this size has space for.
+#[must_use]
+pub fn records_max(header_bytes: usize) -> usize {
+    (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES
+}
+
+/// Whether an extent may have a header of this size.
+#[must_use]
+pub fn is_header_size(header_bytes: usize, header_bytes_max: usize) -> bool {
+    header_bytes.is_power_of_two() && (HEADER_BYTES_MIN..=header_bytes_max).contains(&header_bytes)
+}
 
 /// The contents of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -215,7 +241,9 @@ struct RawExtentHeader {
     record_count: U16,
     shard: U16,
     ring: u8,
-    reserved: [u8; 7],
+    reserved: u8,
+    header_bytes: U16,
+    reserved_too: [u8; 4],
 }
 
 const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_HEADER_BYTES);
@@ -243,15 +271,18 @@ pub struct ExtentHeader {
     pub shard: u16,
     /// The ring that the region belonged to.
     pub ring: Ring,
+    /// Bytes of header and records, and the offset of the first fragment: see [`is_header_size`].
+    pub header_bytes: u16,
 }
 
 impl ExtentHeader {
-    /// Writes header, records and checksum to the start of `extent`, over `header_bytes` bytes.
+    /// Writes header, records and checksum to the start of `extent`.
     ///
     /// # Panics
     /// If the records do not fit.
-    pub fn write(&self, records: &[u64], header_bytes: usize, extent: &mut [u8]) {
+    pub fn write(&self, records: &[u64], extent: &mut [u8]) {
         assert_eq!(records.len(), usize::from(self.record_count));
+        let header_bytes = usize::from(self.header_bytes);
         let area = &mut extent[..header_bytes];
         area.fill(0);
         let raw = RawExtentHeader {
@@ -267,7 +298,9 @@ impl ExtentHeader {
             record_count: U16::new(self.record_count),
             shard: U16::new(self.shard),
             ring: self.ring.number(),
-            reserved: [0; 7],
+            reserved: 0,
+            header_bytes: U16::new(self.header_bytes),
+            reserved_too: [0; 4],
         };
         area[..EXTENT_HEADER_BYTES].copy_from_slice(raw.as_bytes());
         let room = area[EXTENT_HEADER_BYTES..].chunks_exact_mut(RECORD_BYTES);
@@ -290,16 +323,16 @@ impl ExtentHeader {
         (raw.magic.get() == MAGIC).then(|| raw.position.get())
     }
 
-    /// Parses the header of the extent at the start of `extent`.
+    /// Parses the header of the extent at the start of `extent`, which has at least `header_bytes_max` bytes.
     ///
     /// Lengths are checked against each other, not against the region: the caller knows how much of the region is left.
     ///
     /// # Errors
     /// [`FormatError`] if there is no extent, or it is damaged.
-    pub fn parse(extent: &[u8], header_bytes: usize) -> Result<Self, FormatError> {
+    pub fn parse(extent: &[u8], header_bytes_max: usize) -> Result<Self, FormatError> {
         const WHAT: &str = "extent header";
-        let Some(area) = extent.get(..header_bytes) else {
-            return Err(FormatError::field(WHAT, "bytes", header_bytes, extent.len()));
+        let Some(area) = extent.get(..header_bytes_max) else {
+            return Err(FormatError::field(WHAT, "bytes", header_bytes_max, extent.len()));
         };
         let (raw, _) = RawExtentHeader::read_from_prefix(area)
             .map_err(|_| FormatError::field(WHAT, "bytes", EXTENT_HEADER_BYTES, area.len()))?;
@@ -310,6 +343,16 @@ impl ExtentHeader {
                 found: u64::from(raw.magic.get()),
             });
         }
+        let header_bytes = usize::from(raw.header_bytes.get());
+        if !is_header_size(header_bytes, header_bytes_max) {
+            return Err(FormatError::field(
+                WHAT,
+                "header bytes",
+                format!("a power of two from {HEADER_BYTES_MIN} to {header_bytes_max}"),
+                header_bytes,
+            ));
+        }
+        let area = &area[..header_bytes];
         let computed = super::checksum_without(area, 4);
         if raw.checksum.get() != computed {
             return Err(FormatError::Checksum {
@@ -318,7 +361,7 @@ impl ExtentHeader {
                 computed,
             });
         }
-        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
+        let records_max = records_max(header_bytes);
         if usize::from(raw.record_count.get()) > records_max {
             return Err(FormatError::field(
                 WHAT,
@@ -349,6 +392,7 @@ impl ExtentHeader {
             record_count: raw.record_count.get(),
             shard: raw.shard.get(),
             ring,
+            header_bytes: raw.header_bytes.get(),
         })
     }
 }
@@ -377,6 +421,7 @@ mod tests {
             record_count: 3,
             shard: 1,
             ring: Ring::Main,
+            header_bytes: 256,
         }
     }
 
@@ -407,7 +452,7 @@ mod tests {
     #[test]
     fn an_extent_reads_back() {
         let mut extent = vec![0xaa; 4096];
-        header().write(&some_records(), 512, &mut extent);
+        header().write(&some_records(), &mut extent);
         let read = ExtentHeader::parse(&extent, 512).expect("valid");
         assert_eq!(read, header());
         assert_eq!(
@@ -419,12 +464,40 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_the_header_is_found() {
         let mut extent = vec![0; 4096];
-        header().write(&some_records(), 512, &mut extent);
-        for bit in 0..512 * 8 {
+        header().write(&some_records(), &mut extent);
+        for bit in 0..256 * 8 {
             extent[bit / 8] ^= 1 << (bit % 8);
             assert!(ExtentHeader::parse(&extent, 512).is_err(), "bit {bit}");
             extent[bit / 8] ^= 1 << (bit % 8);
         }
+    }
+
+    #[test]
+    fn a_header_has_space_for_its_records_up_to_the_most() {
+        for (records, expected) in [
+            (0, 128),
+            (1, 128),
+            (8, 128),
+            (9, 256),
+            (24, 256),
+            (25, 512),
+            (900, 512),
+        ] {
+            let bytes = header_bytes_for(records, 512);
+            assert_eq!(bytes, expected, "{records} records");
+            assert!(is_header_size(bytes, 512) && records_max(bytes) >= records.min(56));
+        }
+        for refused in [0, 64, 192, 1024] {
+            assert!(!is_header_size(refused, 512), "{refused}");
+        }
+        let mut extent = vec![0; 4096];
+        let large = ExtentHeader {
+            header_bytes: 1024,
+            ..header()
+        };
+        large.write(&some_records(), &mut extent);
+        assert!(ExtentHeader::parse(&extent, 512).is_err());
+        assert!(ExtentHeader::parse(&extent, 1024).is_ok());
     }
 
     #[test]

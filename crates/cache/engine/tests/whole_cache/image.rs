@@ -75,12 +75,13 @@ impl Victim {
         });
         let state =
             ShardState::parse(&rig.disk.peek(geometry.shard_state_offset(0), 4096), 0).expect("valid");
-        let header_bytes = geometry.header_bytes() as u64;
         let region = |number: u32| geometry.region_offset(0, number);
         let (mut extents, mut fragments, mut summary) = (Vec::new(), Vec::new(), 0..0);
         for finding in findings {
             match finding.object.expect("nothing is wrong") {
-                Object::Extent(_) => extents.push(finding.offset..finding.offset + header_bytes),
+                Object::Extent(header) => {
+                    extents.push(finding.offset..finding.offset + u64::from(header.header_bytes));
+                }
                 Object::Fragment { stored, .. } => {
                     fragments.push(finding.offset..finding.offset + 8 + u64::from(stored));
                 }

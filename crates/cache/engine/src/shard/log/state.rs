@@ -45,9 +45,19 @@ struct OpenExtent {
     offset: u32,
     buf: IoBuf,
     used: usize,
+    /// Space for the header and the records.
+    header_bytes: usize,
     records: Vec<u64>,
     /// See [`Extent::moves_dirty`].
     moves_dirty: bool,
+}
+
+impl OpenExtent {
+    /// Bytes that it takes on the device if it is closed now.
+    fn sealed_bytes(&self, layout: &Layout) -> usize {
+        let least = self.used.max(layout.header_bytes());
+        least.next_multiple_of(layout.sector_bytes as usize)
+    }
 }
 
 /// The open region of a ring.
@@ -332,7 +342,7 @@ impl State {
     /// Bytes that were appended and have not landed.
     pub(super) fn unwritten_bytes(&self) -> u64 {
         let open = self.open.iter().flatten().flat_map(|open| &open.extent);
-        let open = open.map(|extent| extent.used.next_multiple_of(self.layout.sector_bytes as usize) as u64);
+        let open = open.map(|extent| extent.sealed_bytes(&self.layout) as u64);
         open.sum::<u64>() + self.in_flight.bytes()
     }
 

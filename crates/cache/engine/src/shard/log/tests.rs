@@ -279,3 +279,27 @@ fn a_commit_is_not_due_for_records_without_a_writer() {
     assert!(log.is_commit_due(1), "no commit is in flight");
     log.end_write(other);
 }
+
+/// Extents of a single writer have a short header; those of many have space for as many records as there can be.
+#[test]
+fn the_header_follows_the_records_of_the_last_extent() {
+    let log = log();
+    let longest = log.layout.header_bytes();
+    let mut block = 0;
+    let mut extent = |records: u64| {
+        for _ in 0..records {
+            block += 1;
+            append(&log, Ring::Main, block);
+        }
+        log.seal_all();
+        let state = log.state.borrow();
+        let (_, extents, _) = state.open_regions().next().expect("one is open");
+        usize::from(extents.last().expect("it was closed").header_bytes)
+    };
+    assert_eq!(extent(1), longest, "nothing is known");
+    assert_eq!(extent(1), 128);
+    assert_eq!(extent(8), 128);
+    assert_eq!(extent(8), 256);
+    assert_eq!(extent(20), 256);
+    assert_eq!(extent(1), longest);
+}

@@ -11,8 +11,8 @@ use flaz_device::IoBuf;
 use zerocopy::IntoBytes;
 
 use crate::format::extent::{
-    EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
-    Record, RecordKind,
+    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES, Record, RecordKind,
+    header_bytes_for, records_max,
 };
 use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
 use crate::index::Entry;
@@ -118,11 +118,10 @@ impl State {
     /// Makes sure that the open extent of `ring` takes one more record and `bytes` bytes.
     pub(super) fn make_room(&mut self, ring: Ring, bytes: usize, for_reclaim: bool) -> Option<()> {
         let slot = usize::from(ring.number());
-        let header_bytes = self.layout.header_bytes();
-        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
         loop {
             if let Some(open) = &self.open[slot] {
                 if let Some(extent) = &open.extent {
+                    let records_max = records_max(extent.header_bytes);
                     if extent.records.len() < records_max && extent.used + bytes <= extent.buf.len() {
                         return Some(());
                     }
@@ -178,11 +177,15 @@ impl State {
     /// Opens the next extent of the open region of `ring`, for at least `bytes` bytes; false if the region is full.
     pub(super) fn open_extent(&mut self, ring: Ring, bytes: usize) -> bool {
         let layout = &self.layout;
-        let header_bytes = layout.header_bytes();
-        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
         let open = self.open[usize::from(ring.number())]
             .as_mut()
             .expect("a region is open");
+        // Space for twice the records of the last extent: short headers for a single writer, soon the longest for many.
+        let last = open.extents.last();
+        let header_bytes = last.map_or(layout.header_bytes(), |last| {
+            header_bytes_for(2 * usize::from(last.record_count), layout.header_bytes())
+        });
+        let records_max = records_max(header_bytes);
         let used = u64::from(self.regions.at(open.number).used);
         let summary = summary_bytes(
             open.extents.len() + 1,
@@ -194,7 +197,8 @@ impl State {
             .saturating_sub(used + summary)
             .min(u64::from(layout.extent_bytes));
         let room = room as usize / layout.sector_bytes as usize * layout.sector_bytes as usize;
-        if room < header_bytes + bytes || open.records.len() + records_max > layout.region_records_max() {
+        let least = (header_bytes + bytes).max(layout.header_bytes());
+        if room < least || open.records.len() + records_max > layout.region_records_max() {
             return false;
         }
         assert!(open.extent.is_none(), "one open extent a ring");
@@ -204,6 +208,7 @@ impl State {
             offset: used as u32,
             buf: IoBuf::new(room),
             used: header_bytes,
+            header_bytes,
             records: Vec::with_capacity(records_max),
             moves_dirty: false,
         });
@@ -220,7 +225,7 @@ impl State {
             return;
         };
         assert!(!extent.records.is_empty(), "an extent says something");
-        let len = extent.used.next_multiple_of(layout.sector_bytes as usize);
+        let len = extent.sealed_bytes(&layout);
         assert!(
             len <= layout.extent_bytes as usize,
             "an extent has its size at most"
@@ -242,15 +247,17 @@ impl State {
             record_count: extent.records.len() as u16,
             shard: self.identity.shard as u16,
             ring,
+            header_bytes: extent.header_bytes as u16,
         };
-        header.write(&extent.records, layout.header_bytes(), &mut extent.buf);
+        header.write(&extent.records, &mut extent.buf);
         self.regions.add_used(open.number, len as u32);
         open.extents.push(SummaryExtent {
             offset: extent.offset,
             len: len as u32,
             sequence,
             epoch: self.identity.epoch,
-            record_count: extent.records.len() as u16,
+            record_count: header.record_count,
+            header_bytes: header.header_bytes,
         });
         // Grows by a quarter: doubling would take twice the memory that a small cache needs.
         if open.records.capacity() - open.records.len() < extent.records.len() {
@@ -425,7 +432,7 @@ impl State {
         if extent.lsn > self.wanted.at(ring) {
             return None;
         }
-        let len = extent.used.next_multiple_of(self.layout.sector_bytes as usize);
+        let len = extent.sealed_bytes(&self.layout);
         let records = extent.records.len();
         self.seal(ring);
         Some((len as u64, records as u64))
