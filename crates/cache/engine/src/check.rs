@@ -440,7 +440,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 &place,
                 entry.generation,
                 &bytes[at..at + len],
-                offset,
+                (offset, extent.header_bytes.into()),
                 list,
                 index,
             );
@@ -467,7 +467,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         place: &RegionPlace<'_>,
         generation: Sequence,
         extent: &[u8],
-        offset: u64,
+        (offset, header_bytes): (u64, usize),
         records: &[u64],
         contents: Option<&ImageContents>,
     ) -> u64 {
@@ -475,7 +475,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         let within = offset - place.device_offset();
         let extent_location =
             Location((u64::from(place.number) * geometry.region_bytes + within) / UNIT_BYTES);
-        let mut at = geometry.header_bytes();
+        let mut at = header_bytes;
         let mut named = 0;
         for &bits in records {
             let record = match Record::unpack(bits) {

@@ -190,17 +190,17 @@ pub fn intent(data: &[u8]) {
 /// # Panics
 /// If an accepted length exceeds its container.
 pub fn extent(data: &[u8]) {
-    let header_bytes = geometry().header_bytes();
-    let mut bytes = structure(Kind::Extent, data, data.len().clamp(header_bytes, 32 << 10));
-    let (area, _) = bytes.split_at_mut(header_bytes);
+    let longest = geometry().header_bytes();
+    let mut bytes = structure(Kind::Extent, data, data.len().clamp(longest, 32 << 10));
     if data.first().is_some_and(|mode| mode & 1 == 0) {
-        seal(Kind::Extent, area);
+        let said = usize::from(u16::from_le_bytes([bytes[58], bytes[59]]));
+        seal(Kind::Extent, &mut bytes[..said.clamp(64, longest)]);
     }
-    let Ok(header) = ExtentHeader::parse(&bytes, header_bytes) else {
+    let Ok(header) = ExtentHeader::parse(&bytes, longest) else {
         return;
     };
     let mut decoders = Decoders::new();
-    let mut at = header_bytes;
+    let mut at = usize::from(header.header_bytes);
     for bits in records(&bytes, header.record_count) {
         let Ok(record) = Record::unpack(bits) else { break };
         assert_eq!(record.pack(), bits, "a record has one form");
@@ -214,10 +214,10 @@ pub fn extent(data: &[u8]) {
         }
         at += record.fragment_bytes();
     }
-    let mut again = vec![0; header_bytes];
+    let mut again = vec![0; longest];
     let listed: Vec<u64> = records(&bytes, header.record_count).collect();
-    header.write(&listed, header_bytes, &mut again);
-    assert_eq!(ExtentHeader::parse(&again, header_bytes), Ok(header));
+    header.write(&listed, &mut again);
+    assert_eq!(ExtentHeader::parse(&again, longest), Ok(header));
 }
 
 /// A fragment: its header and its contents.

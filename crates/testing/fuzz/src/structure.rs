@@ -109,7 +109,7 @@ pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> 
                 && header.cache == cache
                 && header.position == start + at as u64
             {
-                let len = geometry.header_bytes() as u64;
+                let len = u64::from(header.header_bytes);
                 add(Kind::Extent, start + at as u64, len, shard);
                 at += header.extent_bytes as usize;
             }
@@ -197,6 +197,7 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
                 (52, 2),
                 (54, 2),
                 (56, 1),
+                (58, 2),
             ]);
             let records = usize::from(u16::from_le_bytes([bytes[52], bytes[53]])).min(8);
             all.extend((0..records).flat_map(|i| record(EXTENT_HEADER_BYTES + i * RECORD_BYTES)));

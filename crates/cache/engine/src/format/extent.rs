@@ -7,6 +7,9 @@
 //! +-----------------+-----------+-----------+--------------+-----+----------+---------+------------------+
 //! ```
 //!
+//! The space for header and records is chosen when the extent is opened, because the place of a fragment is final when it is
+//! appended. The header says how much it is.
+//!
 //! A fragment is an 8-byte header and its stored bytes, padded to 8 bytes. Fragments are in the order of the records that
 //! have one, so a fragment's location follows from the lengths before it.
 //!
@@ -27,12 +30,35 @@ const WHAT: &str = "extent header";
 const WHAT_COPY: &str = "copy of an extent header";
 /// Bytes of an extent's header without its records.
 pub const EXTENT_HEADER_BYTES: usize = 64;
+/// Least space for the header of an extent and its records.
+pub const HEADER_BYTES_MIN: usize = 128;
 /// Bytes of a block record.
 pub const RECORD_BYTES: usize = 8;
 /// Bytes of a fragment's header.
 pub const FRAGMENT_HEADER_BYTES: usize = 8;
 /// Most bytes a fragment can take, header included.
 pub const FRAGMENT_BYTES_MAX: usize = FRAGMENT_HEADER_BYTES + BLOCK_BYTES;
+
+/// Space for a header with at least `records` records, as far as an extent may have as much.
+#[must_use]
+pub fn header_bytes_for(records: usize, header_bytes_max: usize) -> usize {
+    let wanted = EXTENT_HEADER_BYTES + records * RECORD_BYTES;
+    wanted
+        .next_power_of_two()
+        .clamp(HEADER_BYTES_MIN, header_bytes_max)
+}
+
+/// Number of records that a header of this size has space for.
+#[must_use]
+pub fn records_max(header_bytes: usize) -> usize {
+    (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES
+}
+
+/// Whether an extent may have a header of this size.
+#[must_use]
+pub fn is_header_size(header_bytes: usize, header_bytes_max: usize) -> bool {
+    header_bytes.is_power_of_two() && (HEADER_BYTES_MIN..=header_bytes_max).contains(&header_bytes)
+}
 
 /// The contents of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -221,7 +247,9 @@ struct RawExtentHeader {
     record_count: U16,
     shard: U16,
     ring: u8,
-    reserved: [u8; 7],
+    reserved: u8,
+    header_bytes: U16,
+    reserved_too: [u8; 4],
 }
 
 const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_HEADER_BYTES);
@@ -249,6 +277,8 @@ pub struct ExtentHeader {
     pub shard: u16,
     /// The ring that the region belonged to.
     pub ring: Ring,
+    /// Bytes of header and records, and the offset of the first fragment: see [`is_header_size`].
+    pub header_bytes: u16,
 }
 
 /// Bytes of the copy of a header and this many records, at the end of the extent.
@@ -258,12 +288,13 @@ pub const fn header_copy_bytes(records: usize) -> usize {
 }
 
 impl ExtentHeader {
-    /// Writes header, records and checksum to the start of `extent`, over `header_bytes` bytes, and their copy to its end.
+    /// Writes header, records and checksum to the start of `extent`, and their copy to its end.
     ///
     /// # Panics
     /// If the records do not fit.
-    pub fn write(&self, records: &[u64], header_bytes: usize, extent: &mut [u8]) {
+    pub fn write(&self, records: &[u64], extent: &mut [u8]) {
         assert_eq!(records.len(), usize::from(self.record_count));
+        let header_bytes = usize::from(self.header_bytes);
         let area = &mut extent[..header_bytes];
         area.fill(0);
         area[..EXTENT_HEADER_BYTES].copy_from_slice(self.to_raw(MAGIC).as_bytes());
@@ -288,20 +319,21 @@ impl ExtentHeader {
         (raw.magic.get() == MAGIC).then(|| raw.position.get())
     }
 
-    /// Parses the header of the extent at the start of `extent`.
+    /// Parses the header of the extent at the start of `extent`, which has at least `header_bytes_max` bytes.
     ///
     /// Lengths are checked against each other, not against the region: the caller knows how much of the region is left.
     ///
     /// # Errors
     /// [`FormatError`] if there is no extent, or it is damaged.
-    pub fn parse(extent: &[u8], header_bytes: usize) -> Result<Self, FormatError> {
-        let Some(area) = extent.get(..header_bytes) else {
-            return Err(FormatError::field(WHAT, "bytes", header_bytes, extent.len()));
+    pub fn parse(extent: &[u8], header_bytes_max: usize) -> Result<Self, FormatError> {
+        let Some(area) = extent.get(..header_bytes_max) else {
+            return Err(FormatError::field(WHAT, "bytes", header_bytes_max, extent.len()));
         };
         let (raw, _) = RawExtentHeader::read_from_prefix(area)
             .map_err(|_| FormatError::field(WHAT, "bytes", EXTENT_HEADER_BYTES, area.len()))?;
         raw.check_magic(WHAT, MAGIC)?;
-        raw.check_checksum(WHAT, super::checksum_without(area, 4))?;
+        let header_bytes = raw.header_bytes(WHAT, header_bytes_max)?;
+        raw.check_checksum(WHAT, super::checksum_without(&area[..header_bytes], 4))?;
         Self::from_raw(&raw, WHAT, header_bytes)
     }
 
@@ -309,11 +341,11 @@ impl ExtentHeader {
     ///
     /// # Errors
     /// [`FormatError`] if no copy ends there, or it is damaged.
-    pub fn parse_copy(extent: &[u8], header_bytes: usize) -> Result<(Self, Vec<u64>), FormatError> {
+    pub fn parse_copy(extent: &[u8], header_bytes_max: usize) -> Result<(Self, Vec<u64>), FormatError> {
         let (_, raw) = RawExtentHeader::read_from_suffix(extent)
             .map_err(|_| FormatError::field(WHAT_COPY, "bytes", EXTENT_HEADER_BYTES, extent.len()))?;
         raw.check_magic(WHAT_COPY, MAGIC_OF_COPY)?;
-        let header = Self::from_raw(&raw, WHAT_COPY, header_bytes)?;
+        let header = Self::from_raw(&raw, WHAT_COPY, raw.header_bytes(WHAT_COPY, header_bytes_max)?)?;
         let bytes = header_copy_bytes(usize::from(header.record_count));
         let Some(at) = extent.len().checked_sub(bytes) else {
             return Err(FormatError::field(WHAT_COPY, "bytes", bytes, extent.len()));
@@ -338,12 +370,14 @@ impl ExtentHeader {
             record_count: U16::new(self.record_count),
             shard: U16::new(self.shard),
             ring: self.ring.number(),
-            reserved: [0; 7],
+            reserved: 0,
+            header_bytes: U16::new(self.header_bytes),
+            reserved_too: [0; 4],
         }
     }
 
     fn from_raw(raw: &RawExtentHeader, what: &'static str, header_bytes: usize) -> Result<Self, FormatError> {
-        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
+        let records_max = records_max(header_bytes);
         if usize::from(raw.record_count.get()) > records_max {
             let found = raw.record_count.get();
             return Err(FormatError::field(
@@ -376,11 +410,24 @@ impl ExtentHeader {
             record_count: raw.record_count.get(),
             shard: raw.shard.get(),
             ring,
+            header_bytes: raw.header_bytes.get(),
         })
     }
 }
 
 impl RawExtentHeader {
+    /// The space for header and records, if it can be.
+    fn header_bytes(&self, what: &'static str, most: usize) -> Result<usize, FormatError> {
+        let found = usize::from(self.header_bytes.get());
+        match is_header_size(found, most) {
+            true => Ok(found),
+            false => {
+                let expected = format!("a power of two from {HEADER_BYTES_MIN} to {most}");
+                Err(FormatError::field(what, "header bytes", expected, found))
+            }
+        }
+    }
+
     fn check_magic(&self, what: &'static str, expected: u32) -> Result<(), FormatError> {
         match self.magic.get() == expected {
             true => Ok(()),
@@ -443,6 +490,7 @@ mod tests {
             record_count: 3,
             shard: 1,
             ring: Ring::Main,
+            header_bytes: 256,
         }
     }
 
@@ -473,7 +521,7 @@ mod tests {
     #[test]
     fn an_extent_reads_back() {
         let mut extent = vec![0xaa; 4096];
-        header().write(&some_records(), 512, &mut extent);
+        header().write(&some_records(), &mut extent);
         let read = ExtentHeader::parse(&extent, 512).expect("valid");
         assert_eq!(read, header());
         assert_eq!(
@@ -485,7 +533,7 @@ mod tests {
     #[test]
     fn the_copy_of_the_header_reads_back() {
         let mut extent = vec![0xaa; 4096];
-        header().write(&some_records(), 512, &mut extent);
+        header().write(&some_records(), &mut extent);
         for start in [0, 1000, 4096 - header_copy_bytes(3)] {
             let read = ExtentHeader::parse_copy(&extent[start..], 512).expect("valid");
             assert_eq!(read, (header(), some_records()));
@@ -498,8 +546,8 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_the_header_and_of_its_copy_is_found() {
         let mut extent = vec![0; 4096];
-        header().write(&some_records(), 512, &mut extent);
-        for bit in 0..512 * 8 {
+        header().write(&some_records(), &mut extent);
+        for bit in 0..256 * 8 {
             extent[bit / 8] ^= 1 << (bit % 8);
             assert!(ExtentHeader::parse(&extent, 512).is_err(), "bit {bit}");
             extent[bit / 8] ^= 1 << (bit % 8);
@@ -509,6 +557,34 @@ mod tests {
             assert!(ExtentHeader::parse_copy(&extent, 512).is_err(), "bit {bit}");
             extent[bit / 8] ^= 1 << (bit % 8);
         }
+    }
+
+    #[test]
+    fn a_header_has_space_for_its_records_up_to_the_most() {
+        for (records, expected) in [
+            (0, 128),
+            (1, 128),
+            (8, 128),
+            (9, 256),
+            (24, 256),
+            (25, 512),
+            (900, 512),
+        ] {
+            let bytes = header_bytes_for(records, 512);
+            assert_eq!(bytes, expected, "{records} records");
+            assert!(is_header_size(bytes, 512) && records_max(bytes) >= records.min(56));
+        }
+        for refused in [0, 64, 192, 1024] {
+            assert!(!is_header_size(refused, 512), "{refused}");
+        }
+        let mut extent = vec![0; 4096];
+        let large = ExtentHeader {
+            header_bytes: 1024,
+            ..header()
+        };
+        large.write(&some_records(), &mut extent);
+        assert!(ExtentHeader::parse(&extent, 512).is_err());
+        assert!(ExtentHeader::parse(&extent, 1024).is_ok());
     }
 
     #[test]

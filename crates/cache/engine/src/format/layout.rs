@@ -166,7 +166,7 @@ impl Layout {
         self.region_offset(shard, self.region_of(location)) + location.offset() % self.region_bytes
     }
 
-    /// Bytes at the start of an extent for its header and records.
+    /// Most bytes at the start of an extent for its header and records, and least bytes of an extent.
     #[must_use]
     pub fn header_bytes(&self) -> usize {
         self.extent_bytes as usize / 128

@@ -9,10 +9,10 @@
 //!
 //! The trailer is the region's last 64 bytes, so it can be found first. Records are in the order of their extents.
 
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::format::extent::RECORD_BYTES;
+use crate::format::extent::{RECORD_BYTES, is_header_size};
 use crate::format::layout::Layout;
 use crate::format::{FormatError, checksum_without};
 use crate::policy::Ring;
@@ -38,6 +38,8 @@ pub struct SummaryExtent {
     pub epoch: Epoch,
     /// Number of its records in the summary.
     pub record_count: u16,
+    /// Offset of its first fragment: see [`is_header_size`].
+    pub header_bytes: u16,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -47,7 +49,8 @@ struct RawEntry {
     len: U32,
     sequence: U64,
     epoch: U32,
-    record_count: U32,
+    record_count: U16,
+    header_bytes: U16,
 }
 
 const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
@@ -117,8 +120,17 @@ pub fn check_extents(extents: &[SummaryExtent], layout: &Layout) -> Result<u64, 
             return Err(FormatError::field(
                 WHAT,
                 "extent length",
-                "whole sectors, header included",
+                "whole sectors, the longest header included",
                 len,
+            ));
+        }
+        let header_bytes = extent.header_bytes;
+        if !is_header_size(header_bytes.into(), layout.header_bytes()) {
+            return Err(FormatError::field(
+                WHAT,
+                "header bytes of an extent",
+                "a size that a header can have",
+                header_bytes,
             ));
         }
         end += u64::from(len);
@@ -151,7 +163,8 @@ impl Summary {
                 len: U32::new(extent.len),
                 sequence: U64::new(extent.sequence.0),
                 epoch: U32::new(extent.epoch.0),
-                record_count: U32::new(u32::from(extent.record_count)),
+                record_count: U16::new(extent.record_count),
+                header_bytes: U16::new(extent.header_bytes),
             };
             place.copy_from_slice(raw.as_bytes());
         }
@@ -231,21 +244,14 @@ impl Summary {
         let mut listed = 0u64;
         for bytes in entries.chunks_exact(ENTRY_BYTES) {
             let raw = RawEntry::read_from_bytes(bytes).expect("chunks have the entry's size");
-            let record_count = u16::try_from(raw.record_count.get()).map_err(|_| {
-                FormatError::field(
-                    WHAT,
-                    "records of an extent",
-                    "below 65536",
-                    raw.record_count.get(),
-                )
-            })?;
-            listed += u64::from(record_count);
+            listed += u64::from(raw.record_count.get());
             extents.push(SummaryExtent {
                 offset: raw.offset.get(),
                 len: raw.len.get(),
                 sequence: Sequence(raw.sequence.get()),
                 epoch: Epoch(raw.epoch.get()),
-                record_count,
+                record_count: raw.record_count.get(),
+                header_bytes: raw.header_bytes.get(),
             });
         }
         if listed != u64::from(trailer.record_count.get()) {
@@ -290,6 +296,7 @@ mod tests {
                     sequence: Sequence(77 + u64::from(i)),
                     epoch: Epoch(1),
                     record_count: 2,
+                    header_bytes: 128,
                 })
                 .collect(),
             records: (0..8).map(|i| i << 16 | 100).collect(),

@@ -307,6 +307,10 @@ impl Input<'_> {
         Ok(*head)
     }
 
+    fn u16(&mut self) -> Result<u16, String> {
+        self.take().map(u16::from_le_bytes)
+    }
+
     fn u32(&mut self) -> Result<u32, String> {
         self.take().map(u32::from_le_bytes)
     }
@@ -337,7 +341,8 @@ impl Input<'_> {
                     len: self.u32()?,
                     sequence: Sequence(self.u64()?),
                     epoch: Epoch(self.u32()?),
-                    record_count: u16::try_from(self.u32()?).map_err(|_| "too many records in an extent")?,
+                    record_count: self.u16()?,
+                    header_bytes: self.u16()?,
                 })
             })
             .collect::<Result<Vec<_>, String>>()?;

@@ -5,8 +5,9 @@
 //! start. A flush of the cache device then makes it stable. While a block is dirty, the origin's copy is never read. In every
 //! mode, a write to a dirty block takes this path, so the origin never has newer data than a dirty record.
 //!
-//! Acknowledgements close extents early, at a sector boundary. Writes that arrive while extents are in flight are packed
-//! together (group commit), so a deep queue fills whole extents and a single writer never waits for others.
+//! Acknowledgements close extents early, at a sector boundary. Writes that arrive while an extent is in flight are packed
+//! together (group commit), so a deep queue fills whole extents, and a single writer never waits for others. When an extent is
+//! closed: [`SegmentLog::is_commit_due`](super::log::SegmentLog::is_commit_due).
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -284,7 +285,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Closes the open extents and waits until all have landed.
+    /// Waits until everything up to these positions has landed.
     pub(super) async fn wait_landed(self: &Rc<Self>, upto: &Positions) -> Result<(), IoError> {
         if planted(PlantedBug::AcknowledgedBeforeLanding) {
             return Ok(());
@@ -293,7 +294,8 @@ impl<P: Platform> Shard<P> {
             // Lets writes that arrived together with this one append first.
             self.env.yield_now().await;
         }
-        self.commit(upto);
+        self.log.want(upto);
+        self.commit();
         loop {
             if self.cache.is_fenced() {
                 return Err(self.cache_failed());

@@ -301,11 +301,10 @@ impl<P: Platform> Shard<P> {
     async fn judge(&self, victim: Victim, contents: &RegionContents, keep: bool) -> Vec<Survivor> {
         let mut survivors = Vec::new();
         let base = u64::from(victim.region) * self.id.layout.region_bytes;
-        let header_bytes = self.id.layout.header_bytes();
         let mut judged = 0;
         for (extent, records) in contents.records_by_extent() {
             let start = base + u64::from(extent.offset);
-            for (record, at) in located(extent, records, header_bytes) {
+            for (record, at) in located(extent, records) {
                 if let Some(survivor) = self.judge_one(victim.ring, record, start, base + at, keep) {
                     survivors.push(survivor);
                 }

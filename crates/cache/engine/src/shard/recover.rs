@@ -278,14 +278,13 @@ impl<P: Platform> Shard<P> {
         let total: usize = found.iter().map(|region| region.contents.records.len()).sum();
         let room = total.min(BATCH_RECORDS + usize::from(u16::MAX));
         let mut bulk = self.map.reserve(total, room);
-        let header_bytes = self.id.layout.header_bytes();
         for (_, region, extent, first) in order {
             let InUse { number, contents, .. } = &found[region as usize];
             let extent = &contents.extents[extent as usize];
             let base = u64::from(*number) * self.id.layout.region_bytes;
             let start = base + u64::from(extent.offset);
             let records = &contents.records[first..first + usize::from(extent.record_count)];
-            for (record, at) in located(extent, records, header_bytes) {
+            for (record, at) in located(extent, records) {
                 if let Some((block, change)) = self.change_of(record, start, base + at) {
                     bulk.push(block, change);
                 }

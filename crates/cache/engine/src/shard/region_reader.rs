@@ -84,9 +84,8 @@ impl RegionContents {
 pub(crate) fn located<'a>(
     extent: &SummaryExtent,
     records: &'a [u64],
-    header_bytes: usize,
 ) -> impl Iterator<Item = (Record, u64)> + use<'a> {
-    let mut at = u64::from(extent.offset) + header_bytes as u64;
+    let mut at = u64::from(extent.offset) + u64::from(extent.header_bytes);
     let end = u64::from(extent.offset) + u64::from(extent.len);
     records.iter().map_while(move |&bits| {
         let record = Record::unpack(bits).ok()?;
@@ -287,6 +286,7 @@ impl<D: Device> Reader<'_, D> {
                 sequence: header.sequence,
                 epoch: header.epoch,
                 record_count: header.record_count,
+                header_bytes: header.header_bytes,
             });
             contents.records.extend(list);
             contents.used = end as u32;
@@ -402,7 +402,7 @@ impl<D: Device> Reader<'_, D> {
     }
 
     fn are_whole(&self, at: u64, header: &ExtentHeader, bytes: &[u8]) -> bool {
-        let mut within = self.place.layout.header_bytes();
+        let mut within = usize::from(header.header_bytes);
         let mut block = IoBuf::new(BLOCK_BYTES);
         let mut decoders = Decoders::default();
         for bits in records(bytes, header.record_count) {
@@ -448,6 +448,7 @@ mod tests {
     use flaz_sim::{DiskConfig, Rng};
 
     use super::*;
+    use crate::format::extent::HEADER_BYTES_MIN;
     use crate::format::geometry::GeometryOptions;
     use crate::policy::Ring;
     use crate::shard::errors::RecoverError;
@@ -836,9 +837,8 @@ mod tests {
                 if damaged {
                     let region = first.log.open_numbers()[Ring::Main.index()];
                     let extent = disks.region(region.expect("one is open")) + u64::from(note);
-                    disks
-                        .cache
-                        .flip_bit(extent + disks.geometry.header_bytes() as u64, 0);
+                    // The extent before had one record, so this one has a short header.
+                    disks.cache.flip_bit(extent + HEADER_BYTES_MIN as u64, 0);
                 }
                 let second = disks.recovered(2).await;
                 let expected = damaged.then(|| data.clone());

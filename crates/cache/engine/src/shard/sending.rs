@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use flaz_device::{DeviceError, Env, IoBuf};
 
-use super::log::{Copies, Lsn, PendingWrite, Positions, WriteId};
+use super::log::{Copies, Lsn, PendingWrite, WriteId};
 use super::{Platform, Shard};
 use crate::format::extent::{ExtentHeader, Record, RecordKind};
 use crate::planted::{PlantedBug, planted};
@@ -14,8 +14,6 @@ use crate::units::{Location, UNIT_BYTES};
 
 /// Attempts to write an essential extent or summary before the cache device is fenced.
 const TRIES_MAX: u32 = 3;
-/// Number of cache writes in flight above which acknowledgements wait to be packed together.
-const ACK_WRITES_MAX: usize = 2;
 
 impl<P: Platform> Shard<P> {
     /// Sends queued writes of the log to the device, up to the limit. Called whenever writes were queued, so that the queue's peak
@@ -122,7 +120,7 @@ impl<P: Platform> Shard<P> {
             WriteId::Opening { .. } | WriteId::Summary { .. } => {}
         }
         self.log.end_write(id);
-        self.commit_what_waits();
+        self.commit();
     }
 
     /// Whether a write is essential: without it the cache must be fenced. If blocks may be dirty, every extent is: with one
@@ -156,26 +154,17 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Seals the open extents up to these positions, now or when the next write to the device ends.
-    pub(super) fn commit(self: &Rc<Self>, upto: &Positions) {
-        if self.log.writes_in_flight() >= ACK_WRITES_MAX {
-            self.log.want_sealed(upto);
+    /// Seals the open extents that writers wait for, if that is due: see [`State::is_commit_due`](super::log::SegmentLog::is_commit_due).
+    pub(super) fn commit(self: &Rc<Self>) {
+        if !self.log.is_commit_due(self.order.writing()) {
             return;
         }
-        for (len, records) in self.log.seal_upto(upto).into_iter().flatten() {
+        for (len, records) in self.log.seal_wanted().into_iter().flatten() {
             count(&self.stats.counters.ack_extents, 1);
             count(&self.stats.counters.ack_extent_bytes, len);
             count(&self.stats.counters.ack_extent_blocks, records);
         }
         self.pump_writes();
-    }
-
-    /// A write to the device has ended: closes the extents that waited for it.
-    fn commit_what_waits(self: &Rc<Self>) {
-        let waiting = self.log.take_wanted();
-        if waiting != Positions::default() {
-            self.commit(&waiting);
-        }
     }
 }
 

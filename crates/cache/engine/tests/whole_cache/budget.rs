@@ -232,7 +232,12 @@ fn clients_in_write_back_are_counted_and_not_delayed() {
             longest
         })
     };
-    assert_eq!(longest(bytes(PER_DAY)), longest(WriteBudget::None));
+    // Other writes of the device draw other latencies.
+    let (within, without) = (longest(bytes(PER_DAY)), longest(WriteBudget::None));
+    assert!(
+        within < without.mul_f64(1.1),
+        "{within:?} with a budget, {without:?} without"
+    );
 }
 
 /// A restart keeps the level of the budget. After a crash the budget is empty, and time refills it.

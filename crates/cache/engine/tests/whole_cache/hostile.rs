@@ -371,12 +371,15 @@ fn index_entries_that_point_anywhere_are_left_out_or_miss() {
 fn absurd_extents_and_summaries_do_no_harm() {
     let victim = Victim::new();
     let region = victim.geometry.region_bytes as u32;
-    let extents: [(&str, usize, &[u8]); 7] = [
+    let extents: [(&str, usize, &[u8]); 10] = [
         ("length", 12, &[0xff; 4]),
         ("odd length", 12, &(256u32 + 24).to_le_bytes()),
         ("short", 12, &[0; 4]),
         ("records", 52, &[0xff; 2]),
         ("ring", 56, &[7]),
+        ("no header", 58, &[0; 2]),
+        ("odd header", 58, &136u16.to_le_bytes()),
+        ("header beyond the extent", 58, &0x8000u16.to_le_bytes()),
         ("record of no kind", 64, &[0xff; 8]),
         ("record of a block that is not there", 66, &[0xff; 5]),
     ];
@@ -386,7 +389,7 @@ fn absurd_extents_and_summaries_do_no_harm() {
             assert!(use_it(&victim, &image, 1).is_some(), "{name} of extent {number}");
         }
     }
-    let summaries: [(&str, usize, Vec<u8>); 7] = [
+    let summaries: [(&str, usize, Vec<u8>); 10] = [
         ("odd offset", 0, 3u32.to_le_bytes().to_vec()),
         ("offset beyond the region", 0, region.to_le_bytes().to_vec()),
         ("offset beyond the shard", 0, vec![0xff; 4]),
@@ -394,6 +397,9 @@ fn absurd_extents_and_summaries_do_no_harm() {
         ("extents out of order", 24, 0u32.to_le_bytes().to_vec()),
         ("an extent far behind", 0, (region - 512).to_le_bytes().to_vec()),
         ("records of an extent", 20, vec![0xff; 2]),
+        ("no header", 22, vec![0; 2]),
+        ("odd header", 22, 129u16.to_le_bytes().to_vec()),
+        ("header beyond the extent", 22, 0x8000u16.to_le_bytes().to_vec()),
     ];
     for (name, at, value) in summaries {
         let image = victim.with_summary(|summary| put(summary, at, &value));

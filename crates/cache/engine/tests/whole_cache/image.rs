@@ -77,7 +77,6 @@ impl Victim {
         });
         let state =
             ShardState::parse(&rig.disk.peek(geometry.shard_state_offset(0), 4096), 0).expect("valid");
-        let header_bytes = geometry.header_bytes() as u64;
         let region = |number: u32| geometry.region_offset(0, number);
         let (mut extents, mut copies, mut fragments, mut summary) =
             (Vec::new(), Vec::new(), Vec::new(), 0..0);
@@ -88,7 +87,7 @@ impl Victim {
                         finding.offset + finding.len,
                         header_copy_bytes(header.record_count.into()),
                     );
-                    extents.push(finding.offset..finding.offset + header_bytes);
+                    extents.push(finding.offset..finding.offset + u64::from(header.header_bytes));
                     copies.push(end - copied as u64..end);
                 }
                 Object::Fragment { stored, .. } => {

@@ -29,7 +29,8 @@ impl SegmentLog {
                 out.extend_from_slice(&extent.len.to_le_bytes());
                 out.extend_from_slice(&extent.sequence.0.to_le_bytes());
                 out.extend_from_slice(&extent.epoch.0.to_le_bytes());
-                out.extend_from_slice(&u32::from(extent.record_count).to_le_bytes());
+                out.extend_from_slice(&extent.record_count.to_le_bytes());
+                out.extend_from_slice(&extent.header_bytes.to_le_bytes());
             }
             for record in records {
                 out.extend_from_slice(&record.to_le_bytes());

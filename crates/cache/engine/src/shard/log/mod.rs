@@ -192,21 +192,21 @@ impl SegmentLog {
         self.state.borrow_mut().seal_ring(ring);
     }
 
-    /// Seals the open extents up to these positions. Returns for each its bytes on the device and its records.
-    pub(super) fn seal_upto(&self, upto: &Positions) -> [Option<(u64, u64)>; 2] {
+    /// A writer waits for everything up to these positions.
+    pub(super) fn want(&self, upto: &Positions) {
+        self.state.borrow_mut().want(upto);
+    }
+
+    /// Whether the extents that writers wait for are to be sealed now; `writing` writes are under way. If not, this changes when
+    /// another writer waits, or a write ends.
+    pub(super) fn is_commit_due(&self, writing: usize) -> bool {
+        self.state.borrow().is_commit_due(writing)
+    }
+
+    /// Seals the open extents that writers wait for. Returns for each its bytes on the device and its records.
+    pub(super) fn seal_wanted(&self) -> [Option<(u64, u64)>; 2] {
         let mut state = self.state.borrow_mut();
-        Ring::ALL.map(|ring| state.seal_upto(ring, upto.at(ring)))
-    }
-
-    /// Requests that open extents up to these positions are sealed when the next write ends.
-    pub(super) fn want_sealed(&self, upto: &Positions) {
-        debug_assert!(self.writing(), "it is sealed when a write ends");
-        self.state.borrow_mut().want_sealed(upto);
-    }
-
-    /// The positions requested so far.
-    pub(super) fn take_wanted(&self) -> Positions {
-        self.state.borrow_mut().take_wanted()
+        Ring::ALL.map(|ring| state.seal_wanted(ring))
     }
 
     /// Closes both open regions. Neither waits for space: that of the summary is reserved.

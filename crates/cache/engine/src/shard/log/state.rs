@@ -45,6 +45,8 @@ struct OpenExtent {
     offset: u32,
     buf: IoBuf,
     used: usize,
+    /// Space for the header and the records.
+    header_bytes: usize,
     records: Vec<u64>,
     /// See [`Extent::moves_dirty`].
     moves_dirty: bool,
@@ -56,9 +58,12 @@ impl OpenExtent {
         self.used + bytes + header_copy_bytes(self.records.len() + 1) <= self.buf.len()
     }
 
-    /// Its bytes on the device if it is sealed now.
-    fn bytes_when_sealed(&self, sector_bytes: u32) -> usize {
-        (self.used + header_copy_bytes(self.records.len())).next_multiple_of(sector_bytes as usize)
+    /// Bytes that it takes on the device if it is closed now.
+    fn sealed_bytes(&self, layout: &Layout) -> usize {
+        let least = self.used + header_copy_bytes(self.records.len());
+        least
+            .max(layout.header_bytes())
+            .next_multiple_of(layout.sector_bytes as usize)
     }
 }
 
@@ -104,7 +109,7 @@ pub(super) struct State {
     stable: Positions,
     /// Dirty blocks up to here are acknowledged.
     promised: Positions,
-    /// Open extents up to here are sealed when the next write ends.
+    /// Writers wait for everything up to here to land.
     wanted: Positions,
     /// Reclaim moves dirty blocks: once it has taken the reserved region, only reclaim may use what is left.
     held_for_reclaim: bool,
@@ -181,18 +186,20 @@ impl State {
 
     /// The position up to which everything of a ring has landed.
     pub(super) fn landed(&self) -> Positions {
+        let sealed = self.sealed();
+        Positions::of(|ring| {
+            let sealed = sealed.at(ring);
+            let first = self.in_flight.first_not_landed(ring);
+            first.map_or(sealed, |lsn| lsn.before().min(sealed))
+        })
+    }
+
+    /// The position up to which every extent of a ring is sealed.
+    fn sealed(&self) -> Positions {
         Positions::of(|ring| {
             let open = self.open[ring.index()].as_ref();
-            let open = open
-                .and_then(|open| open.extent.as_ref())
-                .map(|extent| extent.lsn);
-            let first = self
-                .in_flight
-                .first_not_landed(ring)
-                .into_iter()
-                .chain(open)
-                .min();
-            first.map_or(self.appended, Lsn::before).min(self.appended)
+            let extent = open.and_then(|open| open.extent.as_ref());
+            extent.map_or(self.appended, |extent| extent.lsn.before())
         })
     }
 
@@ -344,7 +351,7 @@ impl State {
     /// Bytes that were appended and have not landed.
     pub(super) fn unwritten_bytes(&self) -> u64 {
         let open = self.open.iter().flatten().flat_map(|open| &open.extent);
-        let open = open.map(|extent| extent.bytes_when_sealed(self.layout.sector_bytes) as u64);
+        let open = open.map(|extent| extent.sealed_bytes(&self.layout) as u64);
         open.sum::<u64>() + self.in_flight.bytes()
     }
 

@@ -237,3 +237,69 @@ fn ages_in_probation_count_what_came_after() {
         "{regions:?}"
     );
 }
+
+/// Sixteen writes at a time become extents of eight, with one in flight while the next one gathers.
+#[test]
+fn writers_form_two_groups() {
+    let log = log();
+    let write = |block| log.want(&append(&log, Ring::Main, block));
+    let sealed = || {
+        log.seal_wanted()
+            .map(|sealed| sealed.map_or(0, |(_, records)| records))
+    };
+    write(0);
+    assert!(log.is_commit_due(1), "a writer alone does not wait");
+    assert_eq!(sealed()[Ring::Main.index()], 1);
+    let first = send(&log);
+    for block in 1..8 {
+        write(block);
+        assert!(!log.is_commit_due(16), "half of the writes are not there");
+    }
+    write(8);
+    assert!(log.is_commit_due(16));
+    assert_eq!(sealed()[Ring::Main.index()], 8);
+    assert!(!log.is_commit_due(16), "nothing is open");
+    let second = send(&log);
+    write(9);
+    log.end_write(first);
+    assert!(!log.is_commit_due(9), "a commit is in flight");
+    log.end_write(second);
+    assert!(log.is_commit_due(9), "none is");
+}
+
+/// Records that no writer waits for are neither sealed for one, nor waited for.
+#[test]
+fn a_commit_is_not_due_for_records_without_a_writer() {
+    let log = log();
+    append(&log, Ring::Main, 0);
+    assert!(!log.is_commit_due(1));
+    log.seal_all();
+    let other = send(&log);
+    log.want(&append(&log, Ring::Probation, 1));
+    assert!(log.is_commit_due(1), "no commit is in flight");
+    log.end_write(other);
+}
+
+/// Extents of a single writer have a short header; those of many have space for as many records as there can be.
+#[test]
+fn the_header_follows_the_records_of_the_last_extent() {
+    let log = log();
+    let longest = log.layout.header_bytes();
+    let mut block = 0;
+    let mut extent = |records: u64| {
+        for _ in 0..records {
+            block += 1;
+            append(&log, Ring::Main, block);
+        }
+        log.seal_all();
+        let state = log.state.borrow();
+        let (_, extents, _) = state.open_regions().next().expect("one is open");
+        usize::from(extents.last().expect("it was closed").header_bytes)
+    };
+    assert_eq!(extent(1), longest, "nothing is known");
+    assert_eq!(extent(1), 128);
+    assert_eq!(extent(8), 128);
+    assert_eq!(extent(8), 256);
+    assert_eq!(extent(20), 256);
+    assert_eq!(extent(1), longest);
+}

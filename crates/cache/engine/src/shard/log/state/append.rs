@@ -11,8 +11,8 @@ use flaz_device::IoBuf;
 use zerocopy::IntoBytes;
 
 use crate::format::extent::{
-    EXTENT_HEADER_BYTES, ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES,
-    Record, RecordKind, header_copy_bytes,
+    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES, Record, RecordKind,
+    header_bytes_for, header_copy_bytes, records_max,
 };
 use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
 use crate::index::Entry;
@@ -118,12 +118,10 @@ impl State {
     /// Makes sure that the open extent of `ring` takes one more record and `bytes` bytes.
     pub(super) fn make_room(&mut self, ring: Ring, bytes: usize, for_reclaim: bool) -> Option<()> {
         let slot = usize::from(ring.number());
-        let header_bytes = self.layout.header_bytes();
-        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
         loop {
             if let Some(open) = &self.open[slot] {
                 if let Some(extent) = &open.extent {
-                    if extent.records.len() < records_max && extent.has_room(bytes) {
+                    if extent.records.len() < records_max(extent.header_bytes) && extent.has_room(bytes) {
                         return Some(());
                     }
                     if !self.may_write(for_reclaim) {
@@ -178,11 +176,15 @@ impl State {
     /// Opens the next extent of the open region of `ring`, for at least `bytes` bytes; false if the region is full.
     pub(super) fn open_extent(&mut self, ring: Ring, bytes: usize) -> bool {
         let layout = &self.layout;
-        let header_bytes = layout.header_bytes();
-        let records_max = (header_bytes - EXTENT_HEADER_BYTES) / RECORD_BYTES;
         let open = self.open[usize::from(ring.number())]
             .as_mut()
             .expect("a region is open");
+        // Space for twice the records of the last extent: short headers for a single writer, soon the longest for many.
+        let last = open.extents.last();
+        let header_bytes = last.map_or(layout.header_bytes(), |last| {
+            header_bytes_for(2 * usize::from(last.record_count), layout.header_bytes())
+        });
+        let records_max = records_max(header_bytes);
         let used = u64::from(self.regions.at(open.number).used);
         let summary = summary_bytes(
             open.extents.len() + 1,
@@ -194,9 +196,8 @@ impl State {
             .saturating_sub(used + summary)
             .min(u64::from(layout.extent_bytes));
         let room = room as usize / layout.sector_bytes as usize * layout.sector_bytes as usize;
-        if room < header_bytes + bytes + header_copy_bytes(1)
-            || open.records.len() + records_max > layout.region_records_max()
-        {
+        let least = (header_bytes + bytes + header_copy_bytes(1)).max(layout.header_bytes());
+        if room < least || open.records.len() + records_max > layout.region_records_max() {
             return false;
         }
         assert!(open.extent.is_none(), "one open extent a ring");
@@ -206,6 +207,7 @@ impl State {
             offset: used as u32,
             buf: IoBuf::new(room),
             used: header_bytes,
+            header_bytes,
             records: Vec::with_capacity(records_max),
             moves_dirty: false,
         });
@@ -222,7 +224,7 @@ impl State {
             return;
         };
         assert!(!extent.records.is_empty(), "an extent says something");
-        let len = extent.bytes_when_sealed(layout.sector_bytes);
+        let len = extent.sealed_bytes(&layout);
         assert!(
             len <= layout.extent_bytes as usize,
             "an extent has its size at most"
@@ -244,15 +246,17 @@ impl State {
             record_count: extent.records.len() as u16,
             shard: self.identity.shard as u16,
             ring,
+            header_bytes: extent.header_bytes as u16,
         };
-        header.write(&extent.records, layout.header_bytes(), &mut extent.buf);
+        header.write(&extent.records, &mut extent.buf);
         self.regions.add_used(open.number, len as u32);
         open.extents.push(SummaryExtent {
             offset: extent.offset,
             len: len as u32,
             sequence,
             epoch: self.identity.epoch,
-            record_count: extent.records.len() as u16,
+            record_count: header.record_count,
+            header_bytes: header.header_bytes,
         });
         // Grows by a quarter: doubling would take twice the memory that a small cache needs.
         if open.records.capacity() - open.records.len() < extent.records.len() {
@@ -393,21 +397,8 @@ impl State {
         }
     }
 
-    /// Seals the open extent of `ring` if its position is at most `upto`; returns its bytes on the device and its records.
-    pub(in crate::shard::log) fn seal_upto(&mut self, ring: Ring, upto: Lsn) -> Option<(u64, u64)> {
-        assert!(upto <= self.appended, "nothing was appended there");
-        let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
-        if extent.lsn > upto {
-            return None;
-        }
-        let len = extent.bytes_when_sealed(self.layout.sector_bytes);
-        let records = extent.records.len();
-        self.seal(ring);
-        Some((len as u64, records as u64))
-    }
-
-    /// Requests that open extents up to these positions are sealed when the next write ends.
-    pub(in crate::shard::log) fn want_sealed(&mut self, upto: &Positions) {
+    /// A writer waits for everything up to these positions.
+    pub(in crate::shard::log) fn want(&mut self, upto: &Positions) {
         assert!(
             Positions::both(self.appended).covers(upto),
             "what was appended is sealed"
@@ -415,9 +406,35 @@ impl State {
         self.wanted.raise_all(upto);
     }
 
-    /// The positions requested so far.
-    pub(in crate::shard::log) fn take_wanted(&mut self) -> Positions {
-        std::mem::take(&mut self.wanted)
+    /// Whether the extents that writers wait for are to be sealed now, however full; `writing` writes are under way.
+    ///
+    /// A writer alone never waits. Others wait for a commit in flight to end, or until half of the writes are in the open
+    /// extents. So the writers form two groups, each an extent: one is in flight while the other gathers, and no group waits for
+    /// the other unless writes come slowly.
+    pub(in crate::shard::log) fn is_commit_due(&self, writing: usize) -> bool {
+        let (sealed, landed) = (self.sealed(), self.landed());
+        if sealed.covers(&self.wanted) {
+            return false;
+        }
+        let in_flight = Ring::ALL.into_iter().any(|ring| {
+            let awaited = self.wanted.at(ring).min(sealed.at(ring));
+            landed.at(ring) < awaited
+        });
+        let open = self.open.iter().flatten().flat_map(|open| &open.extent);
+        let gathered: usize = open.map(|extent| extent.records.len()).sum();
+        !in_flight || 2 * gathered >= writing && self.writes_in_flight() < WRITES_IN_FLIGHT_MAX
+    }
+
+    /// Seals the open extent of `ring` if a writer waits for it; returns its bytes on the device and its records.
+    pub(in crate::shard::log) fn seal_wanted(&mut self, ring: Ring) -> Option<(u64, u64)> {
+        let extent = self.open[ring.index()].as_ref()?.extent.as_ref()?;
+        if extent.lsn > self.wanted.at(ring) {
+            return None;
+        }
+        let len = extent.sealed_bytes(&self.layout);
+        let records = extent.records.len();
+        self.seal(ring);
+        Some((len as u64, records as u64))
     }
 }
 
