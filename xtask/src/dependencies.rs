@@ -216,12 +216,16 @@ mod tests {
         );
         assert_eq!(of("bench/load", "cache/engine", None).len(), 1);
         assert_eq!(of("cache/nbd", "random", None).len(), 1);
+        assert_eq!(of("cache/nbd", "lab", None).len(), 1);
+        assert_eq!(of("bench/load", "lab", None).len(), 1);
         for (folder, uses, kind) in [
             ("cache/server", "cache/engine", None),
             ("cache/nbd", "random", Some("dev")),
             ("bench/load", "cache/codec", None),
             ("bench/load", "random", None),
             ("demo", "bench/page", None),
+            ("lab", "cache/nbd", None),
+            ("lab", "bench/report", None),
         ] {
             assert_eq!(of(folder, uses, kind), [""; 0], "{folder} {uses}");
         }

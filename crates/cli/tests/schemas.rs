@@ -448,4 +448,10 @@ fn the_json_of_benchmarks_follows_its_schema() {
         &json(folder, "bench data --level 50 --size 1MiB --output data --json"),
     );
     follows("study", &json(folder, "study data --json"));
+    for device in ["sf1222", "sf1222-raw"] {
+        follows(
+            "lab-ssd",
+            &json(folder, &format!("lab ssd --device {device} --json")),
+        );
+    }
 }

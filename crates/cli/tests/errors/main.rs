@@ -232,6 +232,9 @@ fn help_and_version_succeed() {
         "demo",
         "bench",
         "study",
+        "lab",
+        "lab ssd",
+        "lab serve",
     ] {
         let help = scratch.run(&format!("{command} --help")).succeeded();
         assert!(help.contains("Example"), "{help}");

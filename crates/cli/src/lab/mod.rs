@@ -1,0 +1,66 @@
+//! `flaz lab`: converts options to calls of `flaz_lab`, and prints the results.
+
+mod serve;
+mod ssd;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use flaz_lab::ssd::{Description, DescriptionError, description_file};
+
+use crate::error::Failure;
+
+/// `flaz lab`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Models of machines that published texts describe, so that their figures can be checked, and tools tried on them. docs/lab.md \
+has the formulas.
+
+Examples:
+  flaz lab ssd                                     rates, write amplification and life of an SSD that compresses
+  flaz lab serve --device sf1222 --nbd unix:/tmp/ssd.sock")]
+pub struct LabArgs {
+    /// Command
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum LabCommand {
+    /// Compute rates, write amplification, life and cost of an SSD that compresses, by the data written to it
+    Ssd(ssd::SsdArgs),
+    /// Serve an SSD that compresses, with its contents and its speed, over NBD
+    Serve(serve::ServeArgs),
+}
+
+/// Which SSD.
+#[derive(Args, Debug)]
+struct DeviceArgs {
+    /// A preset, or a TOML file with a description, whose name ends in .toml
+    #[arg(long, value_name = "NAME|FILE.toml", default_value = "sf1222", visible_alias = "preset",
+        help = format!("A preset ({}), or a TOML file with a description", description_file::preset_names()))]
+    device: PathBuf,
+}
+
+impl DeviceArgs {
+    fn find(&self) -> Result<Description, Failure> {
+        description_file::find(&self.device).map_err(|error| match error {
+            DescriptionError::Unknown(_) => Failure::Usage(error.to_string()),
+            error => Failure::Other {
+                what: "lab",
+                source: error.into(),
+            },
+        })
+    }
+}
+
+/// Runs `flaz lab`.
+///
+/// # Errors
+/// A file or an option is invalid, or the device cannot be served.
+pub fn run(args: &LabArgs) -> Result<(), Failure> {
+    match &args.command {
+        LabCommand::Ssd(args) => ssd::run(args),
+        LabCommand::Serve(args) => serve::run(args),
+    }
+}
