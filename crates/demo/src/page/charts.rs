@@ -272,7 +272,9 @@ pub fn holdings(outcome: &Outcome) -> String {
         .iter()
         .filter_map(|run| Some((run, run.holdings?)))
         .collect();
-    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Contents of the SSD");
+    // Two rows fit the height of the other charts.
+    let height = HEIGHT + 90.0 * held.len().saturating_sub(2) as f64;
+    let mut drawing = Drawing::new(WIDTH, height, "Contents of the SSD");
     let highest = held
         .iter()
         .flat_map(|(_, held)| [held.ssd_bytes, held.logical_bytes])
@@ -288,7 +290,7 @@ pub fn holdings(outcome: &Outcome) -> String {
     let y = Scale {
         least: 0.0,
         most: 1.0,
-        from: BOTTOM - 40.0,
+        from: height - 86.0,
         to: TOP,
         logarithmic: false,
     };
@@ -310,7 +312,7 @@ pub fn holdings(outcome: &Outcome) -> String {
     }
     let ssd = x.at(outcome.parameters.ssd_bytes as f64 / MIB);
     drawing.line("limit", (ssd, y.from), (ssd, y.to));
-    held_legend(&mut drawing);
+    held_legend(&mut drawing, height);
     drawing.finish()
 }
 
@@ -366,7 +368,7 @@ fn held_row(
     );
 }
 
-fn held_legend(drawing: &mut Drawing) {
+fn held_legend(drawing: &mut Drawing, height: f64) {
     for (kind, name, x, line) in [
         ("live", "compressed blocks", 62.0, 0.0),
         ("raw", "incompressible blocks", 250.0, 0.0),
@@ -374,7 +376,7 @@ fn held_legend(drawing: &mut Drawing) {
         ("other", "headers, stale blocks", 62.0, 1.0),
         ("metadata", "superblocks, index", 250.0, 1.0),
     ] {
-        let y = HEIGHT - 38.0 + line * 20.0;
+        let y = height - 38.0 + line * 20.0;
         drawing.rectangle(&format!("{kind} key"), (x, y), (12.0, 12.0), name);
         drawing.text("tick", "start", (x + 17.0, y + 10.5), name);
     }
