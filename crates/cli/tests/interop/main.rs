@@ -10,6 +10,7 @@ mod detach;
 mod detect;
 mod filesystem;
 mod fio;
+mod memory;
 mod metrics;
 mod nbdcopy;
 mod nbdinfo;
