@@ -1,8 +1,11 @@
-//! `make soak`: runs the crash simulation, and kills and power cuts of the real program, for a given time.
+//! `make soak`: runs the crash simulation, kills and power cuts of the real program, and bursts of clients on a server whose memory
+//! is measured, for a given time.
 //!
 //! Everything runs under `cargo test`, so the commands in its output replay a failure. The simulation runs in rounds,
 //! each with seeds that no earlier round had. The tests of the real program print their totals after each crash
 //! (`crates/cli/tests/interop/soak.rs`).
+
+mod memory;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
@@ -10,14 +13,17 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use self::memory::{Report, Sample};
+
 /// Default duration in minutes, unless the options or `FLAZ_SOAK_MINUTES` change it.
 const MINUTES: u64 = 60;
 /// Number of crash states in one round of the simulation: less than a minute.
 const ROUND_STATES: u64 = 50_000;
 /// Distance of the seeds of two rounds: more than a round can use.
 const ROUND_BASES: u64 = 1 << 20;
-const SIMULATION: [&str; 6] = ["test", "--locked", "--package", "flaz-engine", "--test", "crash"];
-const PROGRAM: [&str; 6] = ["test", "--locked", "--package", "flaz-cli", "--test", "interop"];
+// Of the workspace, as `make test` builds them.
+const SIMULATION: [&str; 5] = ["test", "--locked", "--workspace", "--test", "crash"];
+const PROGRAM: [&str; 5] = ["test", "--locked", "--workspace", "--test", "interop"];
 /// The simulation's output at the end of a round.
 const EXPLORED: &str = "crash states explored: ";
 
@@ -27,6 +33,41 @@ pub struct Options {
     /// Duration in minutes [default: FLAZ_SOAK_MINUTES, or 60]
     #[arg(long)]
     minutes: Option<u64>,
+    /// Only this part [default: all]
+    #[arg(long)]
+    part: Option<Part>,
+}
+
+/// A part of the soak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// The crash simulation.
+    Simulation,
+    /// Kills and power cuts of the program.
+    Crashes,
+    /// Bursts of clients, with the memory of the server.
+    Memory,
+}
+
+type RunPart = fn(Instant, u64, &Mutex<Soaked>) -> Result<(), String>;
+
+impl Part {
+    const ALL: [Self; 3] = [Self::Simulation, Self::Crashes, Self::Memory];
+
+    fn run(self) -> RunPart {
+        match self {
+            Self::Simulation => simulate,
+            Self::Crashes => crash_program,
+            Self::Memory => measure_memory,
+        }
+    }
+
+    fn tests(self) -> [&'static str; 5] {
+        match self {
+            Self::Simulation => SIMULATION,
+            Self::Crashes | Self::Memory => PROGRAM,
+        }
+    }
 }
 
 /// Totals of one part so far.
@@ -75,6 +116,7 @@ struct Soaked {
     simulation: Counts,
     kills: Counts,
     power_cuts: Counts,
+    memory: Vec<Sample>,
     /// Failed parts, with the place to look at.
     failures: Vec<String>,
 }
@@ -97,8 +139,11 @@ pub fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
             .map_err(|error| format!("FLAZ_SOAK_MINUTES={text} is not a number: {error}"))?,
         (None, Err(_)) => MINUTES,
     };
-    for part in [SIMULATION, PROGRAM] {
-        let built = cargo(&part).arg("--no-run").status()?;
+    let parts: Vec<Part> = (Part::ALL.into_iter())
+        .filter(|part| options.part.is_none_or(|only| only == *part))
+        .collect();
+    for part in &parts {
+        let built = cargo(&part.tests()).arg("--no-run").status()?;
         if !built.success() {
             return Err(format!("cannot build the tests: {built}").into());
         }
@@ -108,10 +153,10 @@ pub fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let soaked = Mutex::new(Soaked::default());
     std::thread::scope(|scope| {
         let (done, ended) = mpsc::channel::<()>();
-        for part in [simulate, crash_program] {
+        for part in parts {
             let (done, soaked) = (done.clone(), &soaked);
             scope.spawn(move || {
-                if let Err(error) = part(until, minutes, soaked) {
+                if let Err(error) = part.run()(until, minutes, soaked) {
                     soaked
                         .lock()
                         .expect("no thread panics with it")
@@ -130,6 +175,9 @@ pub fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     });
     let soaked = soaked.into_inner().expect("no thread panics with it");
     print_table(&soaked, begun.elapsed());
+    if !soaked.memory.is_empty() {
+        println!("{}", Report(&soaked.memory));
+    }
     if soaked.failures.is_empty() && soaked.total().lost == 0 {
         return Ok(());
     }
@@ -176,40 +224,47 @@ fn simulate(until: Instant, _minutes: u64, soaked: &Mutex<Soaked>) -> Result<(),
     Ok(())
 }
 
-/// Kills and power cuts of the real program, in parallel.
-fn crash_program(_until: Instant, minutes: u64, soaked: &Mutex<Soaked>) -> Result<(), String> {
+/// Runs tests of the real program at the same time, and calls `told` with each line of theirs that is for the soak.
+fn run_program(tests: &[&str], minutes: u64, mut told: impl FnMut(&str)) -> Result<ExitStatus, String> {
     let mut child = cargo(&PROGRAM)
-        .args(["--", "--ignored", "--nocapture", "--test-threads=2", "soak::"])
+        .args(["--", "--exact", "--ignored", "--nocapture", "--test-threads=2"])
+        .args(tests)
         .env("FLAZ_SOAK_MINUTES", minutes.to_string())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| format!("cannot start the kills and power cuts: {error}"))?;
+        .map_err(|error| format!("cannot start {}: {error}", tests.join(" and ")))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let mut folders = [String::new(), String::new()];
     std::thread::scope(|scope| {
         // Other output of the tests, such as the backtrace of a failure.
         scope.spawn(|| relay(stderr, |_| false));
         relay(stdout, |line| {
-            let Some(at) = line.find("soak: ") else {
-                return false;
-            };
-            let told = &line[at + "soak: ".len()..];
-            let mut soaked = soaked.lock().expect("no thread panics with it");
-            let which = usize::from(told.starts_with("power_cuts "));
-            let counts = if which == 0 {
-                &mut soaked.kills
-            } else {
-                &mut soaked.power_cuts
-            };
-            *counts = Counts::of_line(told);
-            if let Some((_, folder)) = told.split_once("folder=") {
-                folders[which] = folder.to_owned();
+            let found = line.split_once("soak: ");
+            if let Some((_, line)) = found {
+                told(line);
             }
-            true
+            found.is_some()
         });
     });
-    let status: ExitStatus = child.wait().map_err(|error| error.to_string())?;
+    child.wait().map_err(|error| error.to_string())
+}
+
+/// Kills and power cuts of the real program, in parallel.
+fn crash_program(_until: Instant, minutes: u64, soaked: &Mutex<Soaked>) -> Result<(), String> {
+    let mut folders = [String::new(), String::new()];
+    let status = run_program(&["soak::kills", "soak::power_cuts"], minutes, |line| {
+        let mut soaked = soaked.lock().expect("no thread panics with it");
+        let which = usize::from(line.starts_with("power_cuts "));
+        let counts = if which == 0 {
+            &mut soaked.kills
+        } else {
+            &mut soaked.power_cuts
+        };
+        *counts = Counts::of_line(line);
+        if let Some((_, folder)) = line.split_once("folder=") {
+            folders[which] = folder.to_owned();
+        }
+    })?;
     if status.success() {
         return Ok(());
     }
@@ -221,6 +276,21 @@ fn crash_program(_until: Instant, minutes: u64, soaked: &Mutex<Soaked>) -> Resul
         "kills and power cuts: see above; images, logs and ledgers are kept in {}",
         kept.join(" and ")
     ))
+}
+
+/// Memory of the real program, under bursts of clients.
+fn measure_memory(_until: Instant, minutes: u64, soaked: &Mutex<Soaked>) -> Result<(), String> {
+    let status = run_program(&["soak::memory"], minutes, |line| {
+        eprintln!("{line}");
+        let mut soaked = soaked.lock().expect("no thread panics with it");
+        soaked.memory.extend(Sample::of_line(line));
+    })?;
+    let soaked = soaked.lock().expect("no thread panics with it");
+    match (status.success(), Report(&soaked.memory).is_flat()) {
+        (true, Some(true) | None) => Ok(()),
+        (true, Some(false)) => Err("the memory of the server grows: see below".to_owned()),
+        (false, _) => Err("the measurement of memory: see above".to_owned()),
+    }
 }
 
 /// Prints the lines that `taken` does not accept.

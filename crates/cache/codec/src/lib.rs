@@ -20,6 +20,7 @@
 //! | `spec` | a codec and its level as users write them |
 //! | `choice` | what a cache compresses with: a codec, or `auto` |
 //! | `meter` | compressed length of a chunk |
+//! | `memory` | what encoders and decoders take |
 //! | [`compressibility`] | single-value blocks; cheap test whether compression can pay |
 
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ mod codec;
 pub mod compressibility;
 mod lz4;
 mod lzo;
+mod memory;
 mod meter;
 mod none;
 mod registry;
@@ -38,6 +40,7 @@ mod zstd;
 
 pub use choice::CodecChoice;
 pub use codec::{CodecId, DecodeError, Decoder, Encoder};
+pub use memory::context_bytes;
 pub use meter::Meter;
 pub use registry::{Decoders, choices, ids};
 pub use spec::{CodecSpec, SpecError, encoder};

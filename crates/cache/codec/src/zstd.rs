@@ -3,10 +3,11 @@
 //! Frames have no magic number, content size or checksum, which saves 5 bytes per block: the extent's header has the same
 //! information.
 
-use zstd::bulk::{Compressor, Decompressor};
-use zstd::zstd_safe::{CParameter, DParameter, FrameFormat};
+use zstd::bulk::Compressor;
+use zstd::zstd_safe::{CParameter, DCtx, DParameter, FrameFormat};
 
 use crate::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
+use crate::memory::Counted;
 
 impl CodecId {
     /// One Zstandard frame (RFC 8878) without magic number, content size and checksum.
@@ -23,13 +24,24 @@ pub(crate) static CODEC: Codec = Codec {
         range: -7..=19,
         default: LEVEL_DEFAULT,
     }),
-    encoder: |level| Box::new(ZstdEncoder(compressor(level))),
-    decoder: || Box::new(ZstdDecoder(decompressor())),
+    encoder: |level| {
+        let made = compressor(level);
+        // The library allocates its tables with the first block.
+        let memory = Counted::new(0);
+        Box::new(ZstdEncoder { made, memory })
+    },
+    decoder: || Box::new(ZstdDecoder::new()),
 };
 
-struct ZstdEncoder(Compressor<'static>);
+struct ZstdEncoder {
+    made: Compressor<'static>,
+    memory: Counted,
+}
 
-struct ZstdDecoder(Decompressor<'static>);
+struct ZstdDecoder {
+    context: DCtx<'static>,
+    memory: Counted,
+}
 
 fn compressor(level: i8) -> Compressor<'static> {
     let mut made = Compressor::new(level.into()).expect("the library has memory for a compressor");
@@ -45,23 +57,30 @@ fn compressor(level: i8) -> Compressor<'static> {
     made
 }
 
-fn decompressor() -> Decompressor<'static> {
-    let mut made = Decompressor::new().expect("the library has memory for a decompressor");
-    made.set_parameter(DParameter::Format(FrameFormat::Magicless))
-        .expect("the library knows the parameter");
-    made
+impl ZstdDecoder {
+    fn new() -> Self {
+        let mut context = DCtx::try_create().expect("the library has memory for a decompressor");
+        context
+            .set_parameter(DParameter::Format(FrameFormat::Magicless))
+            .expect("the library knows the parameter");
+        let memory = Counted::new(context.sizeof());
+        Self { context, memory }
+    }
 }
 
 impl Encoder for ZstdEncoder {
     fn compress(&mut self, block: &[u8], out: &mut [u8]) -> Option<usize> {
-        self.0.compress_to_buffer(block, out).ok()
+        let len = self.made.compress_to_buffer(block, out).ok();
+        self.memory.set(self.made.context_mut().sizeof());
+        len
     }
 }
 
 impl Decoder for ZstdDecoder {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
         let damaged = DecodeError::damaged(&CODEC, input);
-        let found = self.0.decompress_to_buffer(input, block).map_err(|_| damaged)?;
+        let found = self.context.decompress(block, input).map_err(|_| damaged)?;
+        self.memory.set(self.context.sizeof());
         exactly(&CODEC, block.len(), found)
     }
 }

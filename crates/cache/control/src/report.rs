@@ -505,21 +505,41 @@ pub struct ErrorReport {
 }
 
 /// Memory in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct MemoryReport {
-    /// The index.
-    pub index_bytes: u64,
-    /// Index bytes per block: of its capacity, or per cached block if it grows.
-    pub index_bytes_per_block: f64,
-    /// Ghost lists and everything else that grows with the cache.
-    pub other_bytes: u64,
-    /// Bytes per block for these.
-    pub other_bytes_per_block: f64,
-    /// Buffers for data in transit, both in use (requests, extents still in memory, blocks waiting to be stored) and
-    /// pooled for reuse.
-    pub buffer_bytes: u64,
     /// Resident set size of the process.
     pub resident_bytes: u64,
+    /// Sum of the uses: within a tenth of the resident set.
+    pub listed_bytes: u64,
+    /// Index bytes per cached block.
+    pub index_bytes_per_block: f64,
+    /// Bytes per cached block of ghosts and tables.
+    pub tables_bytes_per_block: f64,
+    /// Memory by use. No byte is in two of them.
+    pub uses: Vec<MemoryUse>,
+}
+
+impl MemoryReport {
+    /// The memory of a use, in bytes.
+    #[must_use]
+    pub fn used_for(&self, name: &str) -> Option<u64> {
+        let found = self.uses.iter().find(|used| used.name == name);
+        found.map(|used| used.bytes)
+    }
+}
+
+/// What memory is used for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct MemoryUse {
+    /// `index`; `tables`: ghosts, regions, versions of blocks; `extents`: not written yet; `requests`: buffers in use; `pooled`: buffers
+    /// for reuse; `codecs`: encoders and decoders; `advisor`: its sample; `histograms`: latencies; `tasks`: connections and background
+    /// work; `other`: what else the allocator has in use; `reserve`: free on purpose, for block devices; `free`: free memory of the
+    /// allocator that is resident; `stacks`: of threads; `program`: program and libraries.
+    pub name: String,
+    /// Bytes now.
+    pub bytes: u64,
+    /// Maximum number of bytes; null: grows with the cached blocks or with the number of clients.
+    pub bytes_max: Option<u64>,
 }
 
 /// A queue, or several of one kind: each shard or thread has its own.

@@ -207,6 +207,12 @@ impl Latency {
         })
     }
 
+    /// Bytes of memory of the histogram.
+    fn memory_bytes(&self) -> usize {
+        let counts = self.0.as_ref().map_or(0, Histogram::distinct_values);
+        counts * size_of::<u64>()
+    }
+
     /// Counts one operation.
     pub fn record(&mut self, took: Duration) {
         self.histogram()
@@ -320,6 +326,38 @@ impl Latencies {
         self.origin_write.add(&other.origin_write);
         self.cache_read.add(&other.cache_read);
         self.cache_write.add(&other.cache_write);
+    }
+
+    /// Bytes of memory of all histograms.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let Self {
+            read_hit,
+            read_miss,
+            write,
+            trim,
+            write_zeroes,
+            flush,
+            prefetch,
+            origin_read,
+            origin_write,
+            cache_read,
+            cache_write,
+        } = self;
+        let all = [
+            read_hit,
+            read_miss,
+            write,
+            trim,
+            write_zeroes,
+            flush,
+            prefetch,
+            origin_read,
+            origin_write,
+            cache_read,
+            cache_write,
+        ];
+        all.map(Latency::memory_bytes).iter().sum()
     }
 }
 
@@ -435,6 +473,10 @@ pub struct Holdings {
     pub index_bytes: u64,
     /// Bytes of memory for ghosts, region tables, versions of blocks and everything else that grows with the cache.
     pub other_memory_bytes: u64,
+    /// Bytes of buffers of the extents that are open, queued or in flight.
+    pub extent_bytes: u64,
+    /// Bytes of memory of the latency histograms.
+    pub histogram_bytes: u64,
     /// Bytes of all regions. On a device that several caches share, of those that have space.
     pub capacity_bytes: u64,
     /// Bytes of regions in use, per ring: probation, main.
@@ -483,6 +525,8 @@ impl Holdings {
         self.cached_blocks += other.cached_blocks;
         self.index_bytes += other.index_bytes;
         self.other_memory_bytes += other.other_memory_bytes;
+        self.extent_bytes += other.extent_bytes;
+        self.histogram_bytes += other.histogram_bytes;
         self.capacity_bytes += other.capacity_bytes;
         self.ring_bytes[0] += other.ring_bytes[0];
         self.ring_bytes[1] += other.ring_bytes[1];

@@ -10,7 +10,9 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 use flaz_device::Priority;
+use flaz_device::buf::{TRIM_EVERY, has_pooled, trim};
 
+use crate::clock::monotonic;
 use crate::oneshot::oneshot;
 
 /// Maximum number of jobs in one queue.
@@ -220,16 +222,26 @@ impl Pool {
     }
 
     fn serve(&self) {
+        let mut trimmed = monotonic();
         loop {
             while let Some(job) = self.pop() {
                 job();
+            }
+            if monotonic().since(trimmed) >= TRIM_EVERY {
+                while trim() {}
+                trimmed = monotonic();
             }
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             *idle += 1;
             self.idle_hint.store(*idle, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if self.read.jobs.is_empty() && self.write.jobs.is_empty() {
-                idle = self.arrived.wait(idle).unwrap_or_else(PoisonError::into_inner);
+                idle = if has_pooled() {
+                    let waited = self.arrived.wait_timeout(idle, TRIM_EVERY);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                } else {
+                    self.arrived.wait(idle).unwrap_or_else(PoisonError::into_inner)
+                };
             }
             *idle -= 1;
             self.idle_hint.store(*idle, Ordering::Relaxed);

@@ -141,10 +141,11 @@ impl Core {
         body.task.dequeued();
         let Body { future, waker, .. } = &mut body;
         // Without a future this is a stale wake of a slot that is already free.
-        let ended = future
-            .as_mut()
-            .is_some_and(|future| future.as_mut().poll(&mut Context::from_waker(waker)).is_ready());
-        if ended {
+        let ended = future.as_mut().and_then(|future| {
+            let is_ready = future.as_mut().poll(&mut Context::from_waker(waker)).is_ready();
+            is_ready.then(|| size_of_val(&**future))
+        });
+        if ended.is_some() {
             // Outside any borrow, because its destructors may wake and spawn.
             drop(body.future.take());
         }
@@ -244,6 +245,17 @@ impl Core {
 /// Every method except `now` panics on a thread without a [`Runtime`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rt;
+
+impl Rt {
+    /// Memory of the tasks of this thread's runtime, in bytes, without what their futures have on the heap.
+    ///
+    /// # Panics
+    /// On a thread without a [`Runtime`].
+    #[must_use]
+    pub fn task_bytes() -> usize {
+        current().tasks.borrow().memory_bytes()
+    }
+}
 
 impl Env for Rt {
     fn now(&self) -> Nanos {

@@ -21,7 +21,8 @@
 //! | `op`, `sleep` | one operation, one wait as a future |
 //! | `executor` | the loop: poll ready tasks, submit all new operations at once, wait only if idle |
 //! | [`command`] | commands to the drivers of character devices |
-//! | [`memory`] | a reserve of memory, for servers that the kernel waits for when memory runs out |
+//! | [`memory`] | returning free memory; a reserve, for servers that the kernel waits for when memory runs out |
+//! | [`resident`] | what of the process is in memory |
 //! | [`net`] | sockets: accept, receive, send |
 //! | [`mod@peer`] | the process at the other end of a Unix socket |
 //! | [`mod@file`] | files and block devices |
@@ -54,6 +55,7 @@ mod op;
 mod op_table;
 pub mod peer;
 mod request;
+pub mod resident;
 mod ring;
 mod sleep;
 mod state;

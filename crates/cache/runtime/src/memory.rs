@@ -1,8 +1,12 @@
-//! Memory that is there before it is needed.
+//! The heap: what is free of it, and what happens to that.
 //!
-//! A block device of this process may be what the kernel writes to when memory runs out. If the process then needs a page
-//! that it does not have, the kernel waits for the process and the process for the kernel. So such a server keeps its heap in
-//! one place, gives nothing back, and has a reserve of free heap whose pages are there.
+//! **Memory that goes back.** After a burst the allocator has free memory in pieces all over the heap, and returns none of it by
+//! itself but at the end of a heap. [`return_large_parts`] makes it allocate large parts on their own, so that they go back when they
+//! are freed; [`trim_heap`] returns all free pages.
+//!
+//! **Memory that is there before it is needed.** A block device of this process may be what the kernel writes to when memory runs
+//! out. If the process then needs a page that it does not have, the kernel waits for the process and the process for the kernel. So
+//! such a server keeps its heap in one place, gives nothing back, and has a reserve of free heap whose pages are there.
 //!
 //! This is about the allocator of the GNU C library. With another one, these functions do nothing.
 
@@ -12,6 +16,49 @@ use std::hint::black_box;
 const PAGE_BYTES: usize = 4096;
 /// The reserve is made of parts that the allocator takes from the heap, not from a mapping of their own.
 const PART_BYTES: usize = 4 << 20;
+
+/// Parts from this size on have a mapping of their own: buffers of large requests, and tables. The allocator would raise the limit
+/// with each larger part that is freed, and then keep free parts up to twice that size.
+const OWN_MAPPING_BYTES: i32 = 64 << 10;
+/// The allocator returns the end of a heap when so much is free there. Less would cost a system call again and again.
+const HEAP_END_BYTES: i32 = 1 << 20;
+
+/// Bytes of the heaps of all threads that are in use, with what the allocator adds to each part. With another allocator, none.
+#[must_use]
+pub fn used_bytes() -> u64 {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: the function reads numbers of the allocator.
+        let info = unsafe { libc::mallinfo2() };
+        (info.uordblks + info.hblkhd) as u64
+    }
+    #[cfg(not(target_env = "gnu"))]
+    0
+}
+
+/// Makes the allocator return large parts when they are freed. Not together with [`use_one_heap`].
+pub fn return_large_parts() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: the function changes numbers of the allocator, at any time.
+        let set = |option, value| unsafe { libc::mallopt(option, value) } == 1;
+        let done = [
+            set(libc::M_MMAP_THRESHOLD, OWN_MAPPING_BYTES),
+            set(libc::M_TRIM_THRESHOLD, HEAP_END_BYTES),
+        ];
+        debug_assert_eq!(done, [true; 2], "the allocator has these options");
+    }
+}
+
+/// Returns all free pages of all heaps, but for the ends of the heaps of other threads. A thread that allocates meanwhile may wait
+/// for some milliseconds.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: the function returns memory that nobody uses.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
 
 /// Keeps the memory of all threads in one heap that never shrinks, so that a reserve serves them all. Call this before other
 /// threads are started: they would have heaps of their own.

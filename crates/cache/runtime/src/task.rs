@@ -234,6 +234,8 @@ pub(crate) struct Body {
 pub(crate) struct TaskTable {
     slots: Vec<Option<Body>>,
     free: Vec<u32>,
+    /// Bytes of all futures.
+    future_bytes: usize,
 }
 
 impl TaskTable {
@@ -242,6 +244,7 @@ impl TaskTable {
     /// # Panics
     /// With more than [`TASKS_MAX`] tasks.
     pub(crate) fn insert(&mut self, future: TaskFuture, shared: &Arc<Shared>) -> Waker {
+        self.future_bytes += size_of_val(&*future);
         if let Some(slot) = self.free.pop() {
             let body = self.slots[slot as usize]
                 .as_mut()
@@ -268,17 +271,27 @@ impl TaskTable {
         self.slots.get_mut(slot as usize)?.take()
     }
 
-    /// Puts a polled slot back; if its task has `ended`, it is free for the next one.
-    pub(crate) fn put_back(&mut self, slot: u32, body: Body, ended: bool) {
-        if ended {
+    /// Puts a polled slot back; if its task has ended, whose future had `ended` bytes, it is free for the next one.
+    pub(crate) fn put_back(&mut self, slot: u32, body: Body, ended: Option<usize>) {
+        if let Some(bytes) = ended {
+            self.future_bytes -= bytes;
             self.free.push(slot);
         }
         self.slots[slot as usize] = Some(body);
     }
 
+    /// Memory of the tasks and their slots, without what futures have on the heap.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.future_bytes
+            + self.slots.capacity() * size_of::<Option<Body>>()
+            + self.slots.len() * size_of::<TaskWaker>()
+            + self.free.capacity() * size_of::<u32>()
+    }
+
     /// Removes all slots, at the end of the runtime.
     pub(crate) fn take_all(&mut self) -> Vec<Option<Body>> {
         self.free.clear();
+        self.future_bytes = 0;
         std::mem::take(&mut self.slots)
     }
 }

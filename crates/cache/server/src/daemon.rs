@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use flaz_control::report::{AdviseReport, CacheReport, OriginReport, StatusReport, VolumeResizeReport};
 use flaz_control::settings::SettingsPatch;
 use flaz_control::size::HumanBytes;
-use flaz_device::Device;
 use flaz_device::deadline::Deadline;
+use flaz_device::{Device, buf};
 use flaz_engine::cache::lifecycle::{Discard, Leave, Lifecycle, OpenOptions, Opened};
 use flaz_engine::cache::read_superblock;
 use flaz_engine::cache::shard_set::ShardSet;
@@ -26,6 +26,7 @@ use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
 use flaz_nbd::Export;
+use flaz_nbd::limits::{BYTES_IN_FLIGHT_MAX, CONNECTIONS_MAX, RECEIVE_BUFFER_BYTES};
 use flaz_runtime::file::{FileDevice, Hold, Kind, OpenMode};
 use flaz_runtime::{Config, Rt, Runtime, compute};
 use uuid::Uuid;
@@ -429,6 +430,8 @@ impl Daemon {
             opened: &self.opened,
             stopping: self.stopping.load(Ordering::Relaxed),
             threads: self.threads.count(),
+            task_bytes: parts.iter().map(|part| part.task_bytes).sum(),
+            request_bytes_max: self.request_bytes_max(cache.shards),
             listeners: self
                 .front_ends
                 .iter()
@@ -450,6 +453,15 @@ impl Daemon {
             .flat_map(|front_end| front_end.counts())
             .collect();
         Ok(live(&facts, &total, &cleaning, &counts))
+    }
+
+    /// Memory that buffers of requests and of the work that they cause take at most: of block devices, and of NBD clients.
+    fn request_bytes_max(&self, shards: u32) -> u64 {
+        let clients = match self.spec.nbd.is_empty() {
+            true => 0,
+            false => CONNECTIONS_MAX * (BYTES_IN_FLIGHT_MAX + RECEIVE_BUFFER_BYTES),
+        };
+        (request_bytes(&self.front_ends, shards) + clients) as u64
     }
 
     /// What other capacities and codecs would be worth.
@@ -580,6 +592,8 @@ impl Daemon {
             tracing::warn!("the cache stays marked as dirty: {error}");
         }
         self.call_off_abandoned();
+        while buf::trim() {}
+        while buf::trim_shared() {}
     }
 
     /// Marks the cache as not dirty, once the mode is not write-back and the origin has every block: then damage to the cache

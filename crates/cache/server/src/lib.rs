@@ -33,6 +33,7 @@ mod error;
 mod filesystem;
 pub mod front_end;
 mod life;
+mod memory_report;
 pub mod metrics;
 mod names;
 mod nbd;

@@ -88,6 +88,8 @@ pub struct ThreadStats {
     pub total: StatsSnapshot,
     /// One for each shard, because each writes back at its own pace.
     pub cleaning: Vec<Cleaning>,
+    /// Memory of the thread's tasks.
+    pub task_bytes: u64,
 }
 
 /// The cached volume of one thread. It stays on that thread.

@@ -1,8 +1,10 @@
-//! Process settings of a server.
+//! Process settings of a server, and the thread that looks after its memory.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flaz_runtime::memory;
+use flaz_runtime::resident::resident;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
     DumpableBehavior, Resource, configure_io_flusher_behavior, getrlimit, set_dumpable_behavior,
@@ -13,7 +15,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 ///
 /// - No core dump, because it would contain cached data and nothing protects it. The setting also keeps other processes
 ///   of the same user from reading this one's memory.
-/// - With `is_local`, all threads will share one heap, for [`lock_memory`].
+/// - With `is_local`, all threads will share one heap, for [`lock_memory`]. Otherwise large parts of the heap are returned when they
+///   are freed.
 /// - Memory allocation does not write to a file system or swap first. If the exported device is mounted here, that
 ///   write would wait for this process. See `PR_SET_IO_FLUSHER` in prctl(2); it needs `CAP_SYS_RESOURCE`.
 ///
@@ -21,6 +24,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 pub fn prepare(is_local: bool) {
     if is_local {
         memory::use_one_heap();
+    } else {
+        memory::return_large_parts();
     }
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "cannot disable core dumps of this process, which would contain cached data");
@@ -40,6 +45,16 @@ const RESERVE_EVERY: Duration = Duration::from_secs(1);
 /// The reserve is refilled only while the machine has this much memory: the allocator holds its lock while it touches the first
 /// new page, and all threads would wait with it.
 const AVAILABLE_BYTES_MIN: u64 = 256 << 20;
+
+/// How often the free memory of the heap is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Memory is returned when it was free at so many looks in a row: after 20 s.
+const LOOKS: u32 = 4;
+/// Resident free memory that stays: returning less gains little.
+const SURPLUS_BYTES_MAX: u64 = 4 << 20;
+
+/// See [`reserve_bytes`].
+static RESERVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps this process in memory, with the stacks of threads that start later: pages that were swapped out would have to be
 /// found while the kernel waits for this process to free memory. Call this before the threads start, and
@@ -72,6 +87,7 @@ pub fn keep_memory_free(bytes: usize) {
     {
         tracing::warn!("cannot lock the memory that this process will need: {error}");
     }
+    RESERVE_BYTES.store(bytes, Ordering::Relaxed);
     memory::reserve(bytes);
     let refill = move || {
         loop {
@@ -81,11 +97,65 @@ pub fn keep_memory_free(bytes: usize) {
             }
         }
     };
-    if let Err(error) = std::thread::Builder::new()
-        .name("memory".to_owned())
-        .spawn(refill)
-    {
-        tracing::warn!("cannot start the thread that keeps memory free: {error}");
+    start_thread(refill);
+}
+
+fn start_thread(work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = std::thread::Builder::new().name("memory".to_owned()).spawn(work) {
+        tracing::warn!("cannot start the thread that looks after memory: {error}");
+    }
+}
+
+/// Free memory that this process keeps on purpose, in bytes.
+pub(crate) fn reserve_bytes() -> u64 {
+    RESERVE_BYTES.load(Ordering::Relaxed) as u64
+}
+
+/// Returns memory of the heap that stays free. [`prepare`] must have prepared for this.
+pub fn return_free_memory() {
+    start_thread(|| {
+        let mut surplus = Surplus::default();
+        loop {
+            std::thread::sleep(LOOK_EVERY);
+            if surplus.is_lasting(free_bytes()) {
+                memory::trim_heap();
+                surplus.trimmed(free_bytes());
+            }
+        }
+    });
+}
+
+/// Free memory of the heap that is resident.
+fn free_bytes() -> u64 {
+    let heap = resident().map_or(0, |resident| resident.heap_bytes);
+    heap.saturating_sub(memory::used_bytes())
+}
+
+/// Decides when to return free memory: what a load frees and takes again stays.
+#[derive(Debug, Default)]
+struct Surplus {
+    /// Looks in a row at which much was free.
+    looks: u32,
+    /// The last trim left much: a load took and freed it meanwhile, or it is in parts of pages.
+    left_much: bool,
+}
+
+impl Surplus {
+    /// So much is free now. Returns whether more than [`SURPLUS_BYTES_MAX`] has been free for [`LOOKS`] looks; for twice as many if
+    /// the last trim left more than that.
+    fn is_lasting(&mut self, free: u64) -> bool {
+        if free <= SURPLUS_BYTES_MAX {
+            *self = Self::default();
+            return false;
+        }
+        self.looks += 1;
+        self.looks >= if self.left_much { 2 * LOOKS } else { LOOKS }
+    }
+
+    /// The heap was trimmed, and so much is free now.
+    fn trimmed(&mut self, free: u64) {
+        self.looks = 0;
+        self.left_much = free > SURPLUS_BYTES_MAX;
     }
 }
 
@@ -116,6 +186,26 @@ mod tests {
             (300 << 10, 0)
         );
         assert!(available_bytes() > 0);
+    }
+
+    #[test]
+    fn memory_is_returned_once_it_stays_free() {
+        let mut surplus = Surplus::default();
+        let (little, much) = (SURPLUS_BYTES_MAX, 50 << 20);
+        for _ in 0..10 {
+            assert!(!surplus.is_lasting(little));
+        }
+        // A load that takes it again and again.
+        for _ in 0..10 {
+            assert!((1..LOOKS).all(|_| !surplus.is_lasting(much)));
+            assert!(!surplus.is_lasting(little));
+        }
+        assert!((1..LOOKS).all(|_| !surplus.is_lasting(much)) && surplus.is_lasting(much));
+        // What cannot be returned is tried again later.
+        surplus.trimmed(8 << 20);
+        assert!((1..2 * LOOKS).all(|_| !surplus.is_lasting(9 << 20)) && surplus.is_lasting(9 << 20));
+        surplus.trimmed(little);
+        assert!((1..LOOKS).all(|_| !surplus.is_lasting(much)) && surplus.is_lasting(much));
     }
 
     #[test]

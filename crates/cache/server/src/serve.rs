@@ -26,7 +26,7 @@ use crate::error::HostError;
 use crate::life::{Life, Reason, STILL_STARTING};
 use crate::metrics::{Exporter, Identity, Scrape, page};
 use crate::offline::identify;
-use crate::process::{lock_memory, prepare};
+use crate::process::{lock_memory, prepare, return_free_memory};
 use crate::spec::ServeSpec;
 
 /// Exit status after the second signal.
@@ -106,6 +106,8 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
     // Clients on this machine may wait for this process to free memory.
     if spec.device.is_some() {
         lock_memory();
+    } else {
+        return_free_memory();
     }
     let daemon = match start(spec, failed) {
         Ok(daemon) => handler.daemon.get_or_init(|| daemon),

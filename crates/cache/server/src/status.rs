@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use flaz_control::report::{
     AdmissionReport, BlockDeviceReport, CacheReport, CacheState, CacheWritesReport, CodecReport,
-    DaemonReport, ErrorReport, LatencyReport, LiveReport, LookupReport, MemoryReport, NbdReport,
-    OperationReport, OriginReport, QueueReport, REPORT_SCHEMA, ReclaimReport, ShareReport, ShrinkReport,
-    SpaceReport, StatusReport, TrafficReport, WriteBackReport, WriteBudgetReport,
+    DaemonReport, ErrorReport, LatencyReport, LiveReport, LookupReport, NbdReport, OperationReport,
+    OriginReport, QueueReport, REPORT_SCHEMA, ReclaimReport, ShareReport, ShrinkReport, SpaceReport,
+    StatusReport, TrafficReport, WriteBackReport, WriteBudgetReport,
 };
 use flaz_control::shell::quoted;
 use flaz_control::size::HumanBytes;
@@ -22,6 +22,7 @@ use flaz_nbd::Snapshot;
 use flaz_nbd::limits::{CONNECTIONS_MAX, REQUESTS_IN_FLIGHT_MAX};
 use flaz_runtime::compute::{QUEUE_MAX, codec_queues};
 
+use crate::memory_report::memory_report;
 use crate::spec::ServeSpec;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -118,6 +119,10 @@ pub(crate) struct Facts<'a> {
     pub stopping: bool,
     /// Number of threads that drive shards.
     pub threads: u32,
+    /// Memory of their tasks.
+    pub task_bytes: u64,
+    /// Memory that buffers of requests take at most.
+    pub request_bytes_max: u64,
     /// The addresses that clients connect to.
     pub listeners: Vec<NbdReport>,
     /// The block devices.
@@ -311,7 +316,7 @@ fn live_report(
             cache_no_space_errors: counts.cache_no_space,
             origin_errors: counts.origin_errors,
         },
-        memory: memory(stats),
+        memory: memory_report(stats, facts),
         queues: queues(stats, threads, facts),
         nbd: facts.listeners.clone(),
         block_devices: facts.devices.clone(),
@@ -535,33 +540,6 @@ fn space(stats: &StatsSnapshot, facts: &Facts<'_>) -> SpaceReport {
         main_regions: holdings.ring_bytes[1] / region_bytes,
         free_regions: holdings.free_bytes / region_bytes,
     }
-}
-
-fn memory(stats: &StatsSnapshot) -> MemoryReport {
-    let holdings = &stats.holdings;
-    let each = |bytes: u64| {
-        if holdings.cached_blocks == 0 {
-            0.0
-        } else {
-            bytes as f64 / holdings.cached_blocks as f64
-        }
-    };
-    MemoryReport {
-        index_bytes: holdings.index_bytes,
-        index_bytes_per_block: each(holdings.index_bytes),
-        other_bytes: holdings.other_memory_bytes,
-        other_bytes_per_block: each(holdings.other_memory_bytes),
-        buffer_bytes: flaz_device::buf::allocated_bytes(),
-        resident_bytes: resident_bytes().unwrap_or(0),
-    }
-}
-
-/// Resident set size of the process, from /proc/self/status.
-fn resident_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
 }
 
 /// How full the queues are. Depth and peak are those of the fullest queue of a kind, because a sum of peaks has no

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flaz_device::deadline::Deadline;
-use flaz_device::{Device, Env, IoBuf};
+use flaz_device::{Device, Env, IoBuf, buf};
 use flaz_engine::cache::shard_set::{GroupParts, Reached, ShardGroup, ShardSet, Share};
 use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::format::superblock::Superblock;
@@ -64,6 +64,7 @@ pub fn run(parts: WorkerParts, ready: std::sync::mpsc::Sender<Result<(), HostErr
     let _ = ready.send(Ok(()));
     runtime.block_on(async {
         let (mut worker, mut inbox) = Worker::new(parts);
+        worker.keep_pools_small();
         while let Some(order) = inbox.recv().await {
             if matches!(order, Order::Exit) {
                 break;
@@ -234,7 +235,31 @@ impl Worker {
             cleaning.push(Cleaning::of(&stats));
             total.add(&stats);
         }
-        ThreadStats { total, cleaning }
+        total.holdings.histogram_bytes += self.latencies.borrow().memory_bytes() as u64;
+        ThreadStats {
+            total,
+            cleaning,
+            task_bytes: Rt::task_bytes() as u64,
+        }
+    }
+
+    /// From time to time, frees what the pools of this thread and its shards did not need.
+    fn keep_pools_small(&self) {
+        let shards = self.shards.clone();
+        Rt.spawn(async move {
+            loop {
+                Rt.sleep(buf::TRIM_EVERY).await;
+                while buf::trim() {
+                    Rt.yield_now().await;
+                }
+                shards
+                    .0
+                    .group
+                    .shards()
+                    .iter()
+                    .for_each(|shard| shard.trim_pools());
+            }
+        });
     }
 
     fn set(&self, settings: &Settings) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::summary::{health, state};
 use super::{Page, geometry, seconds, settings};
 use crate::report::{
-    CodecReport, ErrorReport, Health, LatencyReport, LiveReport, OperationReport, ShareReport, ShrinkReport,
-    StatusReport, WriteBackReport,
+    CodecReport, ErrorReport, Health, LatencyReport, LiveReport, MemoryReport, OperationReport, ShareReport,
+    ShrinkReport, StatusReport, WriteBackReport,
 };
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
 
@@ -451,19 +451,7 @@ fn operations(page: &mut Page, operations: &[OperationReport]) {
 }
 
 fn insides(page: &mut Page, live: &LiveReport) {
-    let memory = &live.memory;
-    page.line(
-        "Memory",
-        &format!(
-            "index {} ({:.2} B/block), ghosts and other {} ({:.2} B/block), buffers {}, resident {}",
-            HumanBytes(memory.index_bytes),
-            memory.index_bytes_per_block,
-            HumanBytes(memory.other_bytes),
-            memory.other_bytes_per_block,
-            HumanBytes(memory.buffer_bytes),
-            HumanBytes(memory.resident_bytes)
-        ),
-    );
+    memory(page, &live.memory);
     for (at, queue) in live.queues.iter().enumerate() {
         let limit = HumanCount(queue.depth_max).to_string();
         let fullest = match queue.queues {
@@ -489,4 +477,31 @@ fn insides(page: &mut Page, live: &LiveReport) {
             HumanMicros(live.daemon.recovery_ms * 1e3)
         ),
     );
+}
+
+fn memory(page: &mut Page, memory: &MemoryReport) {
+    page.line(
+        "Memory",
+        &format!(
+            "{} resident, {} listed; index {:.2} B/block, ghosts and tables {:.2} B/block",
+            HumanBytes(memory.resident_bytes),
+            HumanBytes(memory.listed_bytes),
+            memory.index_bytes_per_block,
+            memory.tables_bytes_per_block
+        ),
+    );
+    for used in &memory.uses {
+        let limit = used
+            .bytes_max
+            .map(|most| format!("   {:>10} at most", HumanBytes(most).to_string()));
+        page.line(
+            "",
+            &format!(
+                "{:<14} {:>10}{}",
+                used.name,
+                HumanBytes(used.bytes).to_string(),
+                limit.unwrap_or_default()
+            ),
+        );
+    }
 }

@@ -11,6 +11,7 @@ mod detect;
 mod filesystem;
 mod fio;
 mod lab;
+mod memory;
 mod metrics;
 mod nbdcopy;
 mod nbdinfo;

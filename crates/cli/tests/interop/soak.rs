@@ -2,11 +2,12 @@
 //!
 //! After every crash each test prints a line `soak: NAME key=value ..` with its totals, which `xtask soak` reads. Lost
 //! data or any other failure ends the run; the images, the server's log and the ledger stay in the directory that the
-//! last line names.
+//! last line names. `memory` runs one server all the time, and prints such a line after each burst and after each pause.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::memory;
 use crate::support::forgetful::{self, Flush};
 use crate::support::ledger::{Tally, Violation};
 use crate::support::load::Load;
@@ -16,6 +17,9 @@ use crate::support::{Blackout, Kills, Scratch, ServeMode, kills, need};
 const CRASHES_A_CACHE: u64 = 100;
 /// Unless `FLAZ_SOAK_MINUTES` says otherwise.
 const MINUTES: u64 = 60;
+/// What each client of a burst reads and writes, and the pause between two bursts.
+const BURST_MIB: u64 = 256;
+const PAUSE: Duration = Duration::from_secs(60);
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -119,6 +123,34 @@ fn kills() {
         let (load, kills) = (kills.load, kills.kills);
         soak.close((kills, 0), &load, outcome, &mut scratch);
     }
+}
+
+/// Bursts of clients, and pauses that are long enough for memory to go back.
+#[test]
+#[ignore = "runs for an hour: make soak"]
+fn memory() {
+    assert!(need::tools(memory::TOOLS), "nothing can be soaked");
+    let scratch = Scratch::new();
+    let server = memory::serve(&scratch, "--mode write-back");
+    let soak = Soak::new("memory");
+    let begun = Instant::now();
+    let tell = |phase: &str| {
+        let status = server.status();
+        let of = |name: &str| status["live"]["memory"][name].as_u64().expect("a number");
+        println!(
+            "soak: memory phase={phase} seconds={} resident={} listed={}",
+            begun.elapsed().as_secs(),
+            of("resident_bytes"),
+            of("listed_bytes")
+        );
+    };
+    while !soak.is_over() {
+        memory::burst(&server, BURST_MIB);
+        tell("burst");
+        std::thread::sleep(PAUSE);
+        tell("pause");
+    }
+    server.stop();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::codec::Encoder;
+use crate::memory::Counted;
 
 const HASH_BITS: u32 = 13;
 const NEAR_DISTANCE_MAX: usize = 2048;
@@ -24,6 +25,7 @@ pub(super) struct LzoEncoder {
     /// block, so the table need not be cleared between blocks.
     places: Box<[u32; 1 << HASH_BITS]>,
     base: u32,
+    _memory: Counted,
 }
 
 impl fmt::Debug for LzoEncoder {
@@ -37,6 +39,7 @@ impl Default for LzoEncoder {
         Self {
             places: Box::new([0; 1 << HASH_BITS]),
             base: 1,
+            _memory: Counted::new(size_of::<[u32; 1 << HASH_BITS]>()),
         }
     }
 }

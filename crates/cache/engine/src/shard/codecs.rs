@@ -1,19 +1,24 @@
 //! The encoders and decoders of a shard, kept between uses.
 //!
-//! Invariants: a packer is in use or in the pool; the pool has packers of the codecs of one choice, of each as many as were in
-//! use at the same time.
+//! Invariants: a packer is in use or in the pool; the pool has at most [`PACKERS_MAX`], all of codecs of one choice. Those that were
+//! not needed between two calls of [`CodecPool::trim`] are dropped.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use flaz_codec::{CodecChoice, CodecSpec, Decoders};
 
 use super::fragment::{self, FragmentError, Packer};
 use crate::format::extent::FragmentIdentity;
 
+/// Maximum number of packers that a pool keeps.
+const PACKERS_MAX: usize = 64;
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct CodecPool {
     packers: RefCell<Vec<Packer>>,
+    /// The smallest number of packers in the pool since the last trim.
+    idle: Cell<usize>,
     decoders: RefCell<Decoders>,
 }
 
@@ -23,12 +28,25 @@ impl CodecPool {
         let mut packers = self.packers.borrow_mut();
         packers.retain(|packer| choice.uses(packer.codec()));
         let found = packers.iter().rposition(|packer| packer.codec() == codec);
-        found.map_or_else(|| Packer::new(codec), |at| packers.swap_remove(at))
+        // The others keep their order: those that were used last are at the end.
+        let packer = found.map_or_else(|| Packer::new(codec), |at| packers.remove(at));
+        self.idle.set(self.idle.get().min(packers.len()));
+        packer
     }
 
     /// Puts a packer back.
     pub(super) fn put_back(&self, packer: Packer) {
-        self.packers.borrow_mut().push(packer);
+        let mut packers = self.packers.borrow_mut();
+        if packers.len() < PACKERS_MAX {
+            packers.push(packer);
+        }
+    }
+
+    /// Drops the packers that were not needed since the last call.
+    pub(super) fn trim(&self) {
+        let mut packers = self.packers.borrow_mut();
+        packers.drain(..self.idle.get());
+        self.idle.set(packers.len());
     }
 
     /// Restores a block from the fragment at the start of `bytes` and verifies its checksum.
@@ -67,5 +85,23 @@ mod tests {
         assert_eq!(pool.packers.borrow().len(), 2, "one of each");
         pool.put_back(pool.take(lz4, lz4.into()));
         assert_eq!(pool.packers.borrow().len(), 1, "zstd is used no more");
+    }
+
+    #[test]
+    fn the_pool_is_bounded_and_gives_back_what_was_not_needed() {
+        let pool = CodecPool::default();
+        let (codec, choice) = (CodecSpec::ZSTD, CodecSpec::ZSTD.into());
+        let use_at_once = |count| {
+            let packers: Vec<_> = (0..count).map(|_| pool.take(codec, choice)).collect();
+            packers.into_iter().for_each(|packer| pool.put_back(packer));
+            pool.packers.borrow().len()
+        };
+        assert_eq!(use_at_once(PACKERS_MAX + 10), PACKERS_MAX);
+        pool.trim();
+        assert_eq!(use_at_once(5), PACKERS_MAX, "all were in use since the beginning");
+        pool.trim();
+        assert_eq!(pool.packers.borrow().len(), 5);
+        pool.trim();
+        assert_eq!(pool.packers.borrow().len(), 0);
     }
 }

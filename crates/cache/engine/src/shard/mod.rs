@@ -152,7 +152,7 @@ pub use fence::NO_SPACE;
 pub use fragment::{FragmentError, unpack as unpack_fragment};
 pub(crate) use intents::{IntentReader, any_intent};
 pub use io::{CACHE_ERRORS_MAX, OriginWrites};
-pub use log::WRITES_IN_FLIGHT_MAX;
+pub use log::{EXTENTS_IN_MEMORY_MAX, WRITES_IN_FLIGHT_MAX};
 pub(crate) use manifest_reader::{ManifestPlace, read_manifest};
 pub use map::TOMBSTONES_MAX;
 pub use origin_reads::ORIGIN_READS_MAX;
@@ -348,6 +348,12 @@ impl<P: Platform> Shard<P> {
         self.map.lookup(self.local(block)).is_some()
     }
 
+    /// Drops what its pools did not need since the last call. For a host that calls it from time to time; the buffers of the thread
+    /// are [another pool](flaz_device::buf::trim).
+    pub fn trim_pools(&self) {
+        self.codecs.trim();
+    }
+
     /// All counts and holdings of the shard.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
@@ -374,6 +380,8 @@ impl<P: Platform> Shard<P> {
             index_bytes: map.memory_bytes(),
             other_memory_bytes: (self.tuning.memory_bytes() + log.memory_bytes() + self.order.memory_bytes())
                 as u64,
+            extent_bytes: log.buffer_bytes() as u64,
+            histogram_bytes: self.stats.latencies.borrow().memory_bytes() as u64,
             capacity_bytes: match self.cache.shares_space() {
                 true => u64::from(log.regions_with_space()) * region_bytes,
                 false => log.region_count() * region_bytes,

@@ -584,14 +584,10 @@ fn process(families: &mut Families, live: &LiveReport) {
     families.add(
         Kind::Gauge,
         "flaz_memory_bytes",
-        "Memory by use.",
+        "Memory by use: the sum is within a tenth of the resident memory.",
         labelled(
             "use",
-            [
-                ("index", memory.index_bytes),
-                ("ghosts", memory.other_bytes),
-                ("buffers", memory.buffer_bytes),
-            ],
+            (memory.uses.iter()).map(|used| (used.name.as_str(), used.bytes)),
         ),
     );
     families.add(

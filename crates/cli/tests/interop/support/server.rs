@@ -176,6 +176,15 @@ impl Server {
         number.unwrap_or_else(|| panic!("no number at live{pointer} in {status:#}"))
     }
 
+    /// Memory that the server uses for something, in bytes.
+    pub fn memory(&self, name: &str) -> u64 {
+        let status = self.status();
+        let uses = status["live"]["memory"]["uses"].as_array();
+        let found = uses.into_iter().flatten().find(|used| used["name"] == name);
+        let bytes = found.and_then(|used| used["bytes"].as_u64());
+        bytes.unwrap_or_else(|| panic!("no memory is used for {name} in {status:#}"))
+    }
+
     /// Whether this run began with the index of the last one.
     pub fn started_warm(&self) -> bool {
         let status = self.status();

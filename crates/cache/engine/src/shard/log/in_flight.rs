@@ -158,6 +158,12 @@ impl InFlight {
             .sum()
     }
 
+    /// Memory of the buffers of the extents.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        let buffers = self.extents.iter().filter_map(|extent| extent.buf.as_ref());
+        buffers.map(IoBuf::capacity).sum()
+    }
+
     /// Number of writes taken that have not ended.
     pub(super) fn taken(&self) -> usize {
         let taken = |extent: &&Extent| matches!(extent.stage, Stage::Taken | Stage::Sent);

@@ -57,7 +57,7 @@ pub(super) use copies::Copies;
 pub(super) use in_flight::{PendingWrite, WriteId};
 pub(super) use lsn::{Lsn, Positions};
 pub(crate) use regions::{Region, RegionState, Regions};
-pub use state::WRITES_IN_FLIGHT_MAX;
+pub use state::{EXTENTS_IN_MEMORY_MAX, WRITES_IN_FLIGHT_MAX};
 pub(super) use state::{FlushPoint, LogIdentity};
 
 /// A region that is being reclaimed.
@@ -654,6 +654,11 @@ impl SegmentLog {
     pub(super) fn used_bytes(&self) -> u64 {
         let state = self.state.borrow();
         state.regions.iter().map(|region| u64::from(region.used)).sum()
+    }
+
+    /// Memory of the extents that are open, queued or in flight.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.state.borrow().buffer_bytes()
     }
 
     /// Memory that grows with the cache (not the bounded buffers).

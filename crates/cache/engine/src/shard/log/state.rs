@@ -34,6 +34,9 @@ use crate::units::{BlockNumber, Epoch, Location, Sequence};
 
 /// Maximum number of sealed extents and summaries in flight to the device.
 pub const WRITES_IN_FLIGHT_MAX: usize = 8;
+/// Maximum number of extents of a shard in memory: those that are queued or in flight, of which reclaim may have twice as many as
+/// clients, and for each ring one that is open and one that is closed with its region.
+pub const EXTENTS_IN_MEMORY_MAX: usize = 2 * WRITES_IN_FLIGHT_MAX + 4;
 /// Used share of an open region from which the next one is prepared: three quarters.
 const NEARLY_FULL: (u64, u64) = (3, 4);
 
@@ -353,6 +356,12 @@ impl State {
         let open = self.open.iter().flatten().flat_map(|open| &open.extent);
         let open = open.map(|extent| extent.sealed_bytes(&self.layout) as u64);
         open.sum::<u64>() + self.in_flight.bytes()
+    }
+
+    /// Memory of the extents that are open, queued or in flight.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        let open = self.open.iter().flatten().flat_map(|open| &open.extent);
+        open.map(|extent| extent.buf.capacity()).sum::<usize>() + self.in_flight.buffer_bytes()
     }
 
     /// Bytes of records that were appended, by who caused them.
