@@ -20,6 +20,7 @@ use crate::commands::study::StudyArgs;
 use crate::commands::volume::VolumeArgs;
 use crate::configuration::Given;
 use crate::demo::DemoArgs;
+use crate::lab::LabArgs;
 use crate::log::LogArgs;
 use crate::number::{THREADS_MAX, whole};
 use crate::settings::{Emulation, SettingsPatch, parse_dirty_limit, parse_write_budget};
@@ -110,6 +111,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Estimate what compression would save, in a flaz cache or in an SSD
     Study(StudyArgs),
+    /// Replay a trace, to find out how large a cache should be
+    Lab(LabArgs),
     /// Generate shell completions, manual pages, JSON schemas or systemd drop-ins
     #[command(hide = true)]
     Generate(GenerateArgs),

@@ -9,6 +9,7 @@
 //! | [`host`], [`safety`] | [`flaz_server`]: the daemon, and the checks before a device is overwritten |
 //! | [`demo`] | `flaz demo`; the measurement is in [`flaz_demo`] |
 //! | [`bench`] | `flaz bench` |
+//! | [`lab`] | `flaz lab`; the replay is in [`flaz_replay`] |
 //! | [`page`] | reports about a cache as text |
 //! | [`top`] | `flaz top` |
 //! | `suggestion` | suggestions for unknown commands |
@@ -28,6 +29,7 @@ pub mod commands;
 pub mod configuration;
 pub mod demo;
 pub mod error;
+pub mod lab;
 pub mod log;
 pub mod number;
 pub mod page;

@@ -47,6 +47,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(args) => crate::demo::run(&args),
         Command::Bench(args) => crate::bench::run(&args),
         Command::Study(args) => study::run(&args),
+        Command::Lab(args) => crate::lab::run(&args),
         Command::Generate(args) => generate::run(&args),
     }
 }

@@ -9,6 +9,7 @@ use flaz_data::page::DataReport;
 use flaz_data::study::StudyReport;
 use flaz_demo::Outcome;
 use flaz_engine::settings::Settings;
+use flaz_replay::report::ReplayReport;
 use schemars::generate::SchemaSettings;
 use schemars::transform::transform_subschemas;
 use schemars::{JsonSchema, Schema};
@@ -66,6 +67,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("bench-detect", of::<Detection>()),
         ("bench-data", of::<DataReport>()),
         ("study", of::<StudyReport>()),
+        ("lab-replay", of::<ReplayReport>()),
     ]
 }
 

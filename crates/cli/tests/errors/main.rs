@@ -232,6 +232,8 @@ fn help_and_version_succeed() {
         "demo",
         "bench",
         "study",
+        "lab",
+        "lab replay",
     ] {
         let help = scratch.run(&format!("{command} --help")).succeeded();
         assert!(help.contains("Example"), "{help}");
