@@ -195,7 +195,7 @@ pub fn replay(
             }
         }
         let after = base.traffic();
-        Ok(replay.outcome(
+        let outcome = replay.outcome(
             cache.stats(),
             Traffic {
                 reads: after.reads - before.reads,
@@ -203,7 +203,10 @@ pub fn replay(
                 writes: after.writes - before.writes,
                 write_bytes: after.write_bytes - before.write_bytes,
             },
-        ))
+        );
+        // Its tasks refer to the disks: without a stop, their memory is never freed.
+        cache.stop().await.map_err(|error| failed(error.to_string()))?;
+        Ok(outcome)
     })
 }
 

@@ -2,10 +2,12 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use flaz_codec::CodecChoice;
 use flaz_engine::policy::PolicyKind;
 use flaz_page::well_formed::elements;
+use flaz_replay::engine::{Access, Restriction, Setup, replay};
 use flaz_replay::model::Model;
 use flaz_replay::report::ReplayReport;
 use flaz_replay::sizing::{Options, Progress, size};
@@ -237,6 +239,34 @@ fn what_cannot_be_replayed_is_refused() {
         error.contains("in a sample of one block in 1024, expected at least 4194304"),
         "{error}"
     );
+}
+
+/// Many combinations are replayed one after another: each must free the memory of its disks.
+#[test]
+fn a_replay_frees_its_disks() {
+    let contents: flaz_sim::disk::Background = Arc::new(|_, block| block.fill(7));
+    let setup = Setup {
+        origin_blocks: 1024,
+        cache_bytes: 16 << 20,
+        contents: Arc::clone(&contents),
+        policy: PolicyKind::S3Fifo,
+        codec: CodecChoice::default(),
+        origin: Model::HDD,
+        ssd: Model::SSD,
+        restriction: Restriction::default(),
+    };
+    let accesses = (0..1000).map(|block| Access {
+        op: flaz_trace::Op::Read,
+        block,
+        blocks: 1,
+        share: 1.0,
+        follows: false,
+        group: 0,
+    });
+    let outcome = replay(&setup, accesses, &mut |_| ()).expect("replays");
+    assert_eq!(outcome.stats.counts.miss_blocks, 1000);
+    drop(setup);
+    assert_eq!(Arc::strong_count(&contents), 1, "a simulated disk still exists");
 }
 
 #[test]
