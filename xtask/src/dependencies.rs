@@ -10,8 +10,8 @@ use serde_json::Value;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Folders, with the folders whose crates they may use, except in tests.
-const FOLDERS: [(&str, &[&str]); 2] = [
+/// Folders, with the folders whose crates they may use, except in tests. The first that fits counts.
+const FOLDERS: [(&str, &[&str]); 4] = [
     ("crates/cache/", &["crates/cache/"]),
     (
         "crates/bench/",
@@ -20,6 +20,17 @@ const FOLDERS: [(&str, &[&str]); 2] = [
             "crates/random/",
             "crates/cache/codec/",
             "crates/cache/device/",
+        ],
+    ),
+    ("crates/lab/trace/", &[]),
+    (
+        "crates/lab/",
+        &[
+            "crates/lab/",
+            "crates/cache/",
+            "crates/bench/",
+            "crates/random/",
+            "crates/testing/sim/",
         ],
     ),
 ];
@@ -216,16 +227,21 @@ mod tests {
         );
         assert_eq!(of("bench/load", "cache/engine", None).len(), 1);
         assert_eq!(of("cache/nbd", "random", None).len(), 1);
-        assert_eq!(of("cache/nbd", "lab", None).len(), 1);
-        assert_eq!(of("bench/load", "lab", None).len(), 1);
+        assert_eq!(of("cache/nbd", "lab/models", None).len(), 1);
+        assert_eq!(of("bench/load", "lab/models", None).len(), 1);
+        assert_eq!(of("cache/server", "lab/replay", None).len(), 1);
+        assert_eq!(of("lab/trace", "cache/engine", None).len(), 1);
+        assert_eq!(of("lab/replay", "demo", None).len(), 1);
         for (folder, uses, kind) in [
             ("cache/server", "cache/engine", None),
             ("cache/nbd", "random", Some("dev")),
             ("bench/load", "cache/codec", None),
             ("bench/load", "random", None),
             ("demo", "bench/page", None),
-            ("lab", "cache/nbd", None),
-            ("lab", "bench/report", None),
+            ("lab/models", "cache/nbd", None),
+            ("lab/models", "bench/report", None),
+            ("lab/replay", "lab/trace", None),
+            ("lab/replay", "testing/sim", None),
         ] {
             assert_eq!(of(folder, uses, kind), [""; 0], "{folder} {uses}");
         }

@@ -111,7 +111,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Estimate what compression would save, in a flaz cache or in an SSD
     Study(StudyArgs),
-    /// Model an SSD that compresses: rates, life, and a served device
+    /// Find out how large a cache should be, or model an SSD that compresses
     Lab(LabArgs),
     /// Generate shell completions, manual pages, JSON schemas or systemd drop-ins
     #[command(hide = true)]

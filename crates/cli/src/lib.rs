@@ -9,7 +9,7 @@
 //! | [`host`], [`safety`] | [`flaz_server`]: the daemon, and the checks before a device is overwritten |
 //! | [`demo`] | `flaz demo`; the measurement is in [`flaz_demo`] |
 //! | [`bench`] | `flaz bench` |
-//! | [`lab`] | `flaz lab`; the models are in [`flaz_lab`] |
+//! | [`lab`] | `flaz lab`; the models are in [`flaz_lab`], the replay in [`flaz_replay`] |
 //! | [`page`] | reports about a cache as text |
 //! | [`top`] | `flaz top` |
 //! | `suggestion` | suggestions for unknown commands |

@@ -454,4 +454,7 @@ fn the_json_of_benchmarks_follows_its_schema() {
             &json(folder, &format!("lab ssd --device {device} --json")),
         );
     }
+    fs::write(folder.join("t.lis"), "8 8 0 0\n16 8 0 1\nx\n8 8 0 2\n").unwrap();
+    let replay = "lab replay t.lis --cache 32M,64M --skip-bad 1 --duration 1d --ssd-endurance 1TBW --json";
+    follows("lab-replay", &json(folder, replay));
 }

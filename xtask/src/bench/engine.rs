@@ -10,13 +10,22 @@ use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{Mode, Settings};
+use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::Volume;
-use flaz_sim::{DiskConfig, Sim, SimDisk};
+use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
 
 use super::real_data::real_data;
 use super::row::{Row, Spread};
-use crate::replay::Simulated;
+
+/// The engine on simulated disks.
+struct Simulated;
+
+impl Platform for Simulated {
+    type Env = SimEnv;
+    type Cache = SimDisk;
+    type Origin = SimDisk;
+}
 
 /// The parameters of a run.
 #[derive(Clone, Copy)]

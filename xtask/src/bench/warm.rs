@@ -35,7 +35,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::nbd::Files;
 use super::options::{BenchError, Options};
 use super::row::{Row, Spread};
-use crate::replay::{Data, contents};
+use flaz_replay::studies::table::{Data, contents};
 
 /// Free regions of each shard: for the image, and so that nothing is reclaimed.
 const FREE_REGIONS: u64 = 3;

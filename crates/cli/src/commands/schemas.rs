@@ -10,6 +10,7 @@ use flaz_data::study::StudyReport;
 use flaz_demo::Outcome;
 use flaz_engine::settings::Settings;
 use flaz_lab::ssd::evaluation::Evaluation;
+use flaz_replay::report::ReplayReport;
 use schemars::generate::SchemaSettings;
 use schemars::transform::transform_subschemas;
 use schemars::{JsonSchema, Schema};
@@ -68,6 +69,7 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("bench-data", of::<DataReport>()),
         ("study", of::<StudyReport>()),
         ("lab-ssd", of::<Evaluation>()),
+        ("lab-replay", of::<ReplayReport>()),
     ]
 }
 

@@ -21,7 +21,7 @@ use crate::number::{THREADS_MAX, whole};
 use crate::size;
 
 /// Allowed number of threads.
-pub(super) const THREADS: RangeInclusive<NonZeroUsize> =
+pub(crate) const THREADS: RangeInclusive<NonZeroUsize> =
     NonZeroUsize::MIN..=NonZeroUsize::new(THREADS_MAX as usize).unwrap();
 
 /// `flaz study`.
@@ -127,7 +127,7 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
 }
 
 /// Number of cores.
-pub(super) fn cores() -> NonZeroUsize {
+pub(crate) fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 

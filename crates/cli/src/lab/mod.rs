@@ -1,5 +1,6 @@
-//! `flaz lab`: converts options to calls of `flaz_lab`, and prints the results.
+//! `flaz lab`: converts options to calls of `flaz_lab` and `flaz_replay`, and prints the results.
 
+mod replay;
 mod serve;
 mod ssd;
 
@@ -13,10 +14,11 @@ use crate::error::Failure;
 /// `flaz lab`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Models of machines that published texts describe, so that their figures can be checked, and tools tried on them. docs/lab.md \
-has the formulas.
+Sizing of a cache from a trace, and models of machines that published texts describe, so that their figures can be checked, and \
+tools tried on them. docs/lab-replay.md and docs/lab.md have the methods.
 
 Examples:
+  flaz lab replay disk.blkparse --cache 64G,128G   how large a cache does a load need
   flaz lab ssd                                     rates, write amplification and life of an SSD that compresses
   flaz lab serve --device sf1222 --nbd unix:/tmp/ssd.sock")]
 pub struct LabArgs {
@@ -27,6 +29,8 @@ pub struct LabArgs {
 
 #[derive(Subcommand, Debug)]
 enum LabCommand {
+    /// Find out how large a cache should be: replay a block trace with caches of several sizes, codecs and policies
+    Replay(replay::ReplayArgs),
     /// Compute rates, write amplification, life and cost of an SSD that compresses, by the data written to it
     Ssd(ssd::SsdArgs),
     /// Serve an SSD that compresses, with its contents and its speed, over NBD
@@ -60,6 +64,7 @@ impl DeviceArgs {
 /// A file or an option is invalid, or the device cannot be served.
 pub fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.command {
+        LabCommand::Replay(args) => replay::run(args),
         LabCommand::Ssd(args) => ssd::run(args),
         LabCommand::Serve(args) => serve::run(args),
     }

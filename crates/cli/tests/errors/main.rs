@@ -235,6 +235,7 @@ fn help_and_version_succeed() {
         "lab",
         "lab ssd",
         "lab serve",
+        "lab replay",
     ] {
         let help = scratch.run(&format!("{command} --help")).succeeded();
         assert!(help.contains("Example"), "{help}");

@@ -6,20 +6,29 @@ use std::thread;
 use flaz_codec::CodecChoice;
 use flaz_engine::policy::PolicyKind;
 
-use crate::replay::{Data, SHARES, replay};
-use crate::trace::Trace;
+use super::known::Trace;
+use super::table::{Data, SHARES, replay};
+use super::{Options, Selected, StudyError};
 
 /// Capacities for which the advisor is asked.
 const MULTIPLES: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 
-/// The heading of the table.
-pub fn head() {
+/// Prints the table for all selected traces.
+///
+/// # Errors
+/// A trace cannot be read.
+pub fn run(options: &Options) -> Result<(), StudyError> {
     println!("estimate / replay = error at multiples {MULTIPLES:?} of the capacity; sample: 1 in 2^n");
+    for selected in options.selected() {
+        let Selected { name, trace } = selected?;
+        compare(&name, &trace, options.policy)?;
+    }
+    Ok(())
 }
 
 /// Replays a trace with each size and data, and at the multiples of the size.
-pub fn compare(name: &str, trace: &Trace, policy: PolicyKind) {
-    let (distinct, references) = (trace.distinct() as u64, &trace.references);
+fn compare(name: &str, trace: &Trace, policy: PolicyKind) -> Result<(), StudyError> {
+    let (distinct, references) = (trace.distinct as u64, &trace.references);
     let mut worst = 0.0_f64;
     for data in [Data::Random, Data::TwoToOne, Data::Mixed] {
         let mut sizes: Vec<u64> = (SHARES.iter())
@@ -34,16 +43,19 @@ pub fn compare(name: &str, trace: &Trace, policy: PolicyKind) {
                 .map(|half| {
                     scope.spawn(move || {
                         half.iter()
-                            .map(|blocks| (*blocks, run(*blocks)))
-                            .collect::<Vec<_>>()
+                            .map(|blocks| Ok((*blocks, run(*blocks)?)))
+                            .collect::<Result<Vec<_>, StudyError>>()
                     })
                 })
                 .collect();
             threads
                 .into_iter()
-                .flat_map(|it| it.join().expect("no panic"))
-                .collect()
-        });
+                .map(|it| it.join().expect("no panic"))
+                .collect::<Result<Vec<_>, StudyError>>()
+        })?
+        .into_iter()
+        .flatten()
+        .collect();
         for share in SHARES {
             let blocks = |multiple| (distinct as f64 * share * multiple) as u64;
             let observed = &outcomes[&blocks(1.0)].observed;
@@ -74,4 +86,5 @@ pub fn compare(name: &str, trace: &Trace, policy: PolicyKind) {
         }
     }
     println!("{name}: the largest error is {worst:.3}");
+    Ok(())
 }

@@ -11,7 +11,7 @@ use super::description::Description;
 use super::rates::Rates;
 
 /// The campaign with IOzone on one SF-1222, as published: KiB/s, means of ten runs.
-const SF1222: &str = include_str!("../../../bench/report/tests/data/sf1222-throughput.csv");
+const SF1222: &str = include_str!("../../../../bench/report/tests/data/sf1222-throughput.csv");
 /// The maximum difference of a figure of that campaign from the model that counts as agreement, in percent.
 const IOZONE_WITHIN_PCT: f64 = 5.0;
 /// The same for the campaign with SF-1200 drives, of which two digits were published.

@@ -4,14 +4,20 @@
 //! share. Second touch and random dropping have no budget: the share of the dropped blocks is varied until they write as much.
 
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use flaz_codec::CodecChoice;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::write_budget::WriteBudget;
 
-use super::{Data, Options, REPLAY_TIME, ReplayError, Restriction, replay_with};
-use crate::trace::{Format, KNOWN, Trace};
+use super::known::Trace;
+use super::table::{Data, replay_with};
+use super::{Options, Selected, StudyError};
+use crate::engine::Restriction;
+
+/// How long a trace takes with a write budget. A budget's first day is spent at once.
+const REPLAY_TIME: Duration = Duration::from_secs(28 * 24 * 3600);
 
 /// Writes as shares of those of the unrestricted replay.
 const SHARES_OF_WRITES: [f64; 3] = [0.50, 0.25, 0.10];
@@ -47,27 +53,21 @@ impl Outcome {
 ///
 /// # Errors
 /// A trace cannot be read.
-pub(super) fn run(options: &Options) -> Result<(), ReplayError> {
+pub fn run(options: &Options) -> Result<(), StudyError> {
     println!(
         "{} through the engine; hit ratio / writes, relative to those without a budget",
         options.policy
     );
     println!("trace          writes  budget      dropped     second touch");
-    for known in &KNOWN {
-        if options.only.as_ref().is_none_or(|only| only == known.name) {
-            print(known.name, &Trace::known(&options.traces, known)?, options.policy);
-        }
-    }
-    for path in &options.also {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let name = name.split('.').next().unwrap_or_default();
-        print(name, &Trace::read(path, Format::Arc)?, options.policy);
+    for selected in options.selected() {
+        let Selected { name, trace } = selected?;
+        print(&name, &trace, options.policy)?;
     }
     Ok(())
 }
 
-fn print(name: &str, trace: &Trace, policy: PolicyKind) {
-    let distinct = trace.distinct() as u64;
+fn print(name: &str, trace: &Trace, policy: PolicyKind) -> Result<(), StudyError> {
+    let distinct = trace.distinct as u64;
     let blocks = (distinct as f64 * SHARE) as u64;
     let with = |policy, restriction| {
         let stats = replay_with(
@@ -78,11 +78,11 @@ fn print(name: &str, trace: &Trace, policy: PolicyKind) {
             policy,
             CodecChoice::default(),
             restriction,
-        );
-        Outcome::of(&stats)
+        )?;
+        Ok::<_, StudyError>(Outcome::of(&stats))
     };
-    let whole = with(policy, Restriction::default());
-    let second = with(PolicyKind::SecondTouch, Restriction::default());
+    let whole = with(policy, Restriction::default())?;
+    let second = with(PolicyKind::SecondTouch, Restriction::default())?;
     println!(
         "{name:<13}  100 %   {}  {}  {}",
         whole.cell(whole.written),
@@ -94,14 +94,25 @@ fn print(name: &str, trace: &Trace, policy: PolicyKind) {
         let days = REPLAY_TIME.as_secs_f64() / 86_400.0 + 1.0;
         let budget =
             NonZeroU64::new((wanted / days) as u64).map_or(WriteBudget::None, WriteBudget::BytesPerDay);
-        let restricted = with(policy, Restriction { budget, dropped: 0.0 });
+        let step = match budget {
+            WriteBudget::None => Duration::ZERO,
+            _ => REPLAY_TIME / trace.references.len() as u32,
+        };
+        let restricted = with(
+            policy,
+            Restriction {
+                budget,
+                step,
+                dropped: 0.0,
+            },
+        )?;
         let dropping = |policy, start| {
             dropped(wanted, start, |dropped| {
                 with(
                     policy,
                     Restriction {
-                        budget: WriteBudget::None,
                         dropped,
+                        ..Restriction::default()
                     },
                 )
             })
@@ -110,14 +121,19 @@ fn print(name: &str, trace: &Trace, policy: PolicyKind) {
             "{name:<13}  {:>3.0} %   {}  {}  {}",
             share * 100.0,
             restricted.cell(whole.written),
-            dropping(policy, whole).cell(whole.written),
-            dropping(PolicyKind::SecondTouch, second).cell(whole.written)
+            dropping(policy, whole)?.cell(whole.written),
+            dropping(PolicyKind::SecondTouch, second)?.cell(whole.written)
         );
     }
+    Ok(())
 }
 
 /// The outcome when so many blocks are dropped that about `wanted` bytes are written; `start` is the one when none are.
-fn dropped(wanted: f64, start: Outcome, replayed: impl Fn(f64) -> Outcome) -> Outcome {
+fn dropped(
+    wanted: f64,
+    start: Outcome,
+    replayed: impl Fn(f64) -> Result<Outcome, StudyError>,
+) -> Result<Outcome, StudyError> {
     // Writes fall with the share of the dropped blocks.
     let (mut low, mut high) = ((0.0, start.written), (1.0, 0.0));
     let mut best = start;
@@ -128,14 +144,14 @@ fn dropped(wanted: f64, start: Outcome, replayed: impl Fn(f64) -> Outcome) -> Ou
             break;
         }
         let share = low.0 + (high.0 - low.0) * (low.1 - wanted) / (low.1 - high.1);
-        best = replayed(share);
+        best = replayed(share)?;
         if best.written > wanted {
             low = (share, best.written);
         } else {
             high = (share, best.written);
         }
     }
-    best
+    Ok(best)
 }
 
 #[cfg(test)]
@@ -148,16 +164,18 @@ mod tests {
             hit_ratio: 0.5,
             written: 1000.0,
         };
-        let replayed = |share: f64| Outcome {
-            hit_ratio: share,
-            written: 1000.0 * (1.0 - share).powi(2),
+        let replayed = |share: f64| {
+            Ok(Outcome {
+                hit_ratio: share,
+                written: 1000.0 * (1.0 - share).powi(2),
+            })
         };
         for wanted in [900.0, 500.0, 100.0] {
-            let found = dropped(wanted, start, replayed);
+            let found = dropped(wanted, start, replayed).expect("nothing fails");
             assert!((found.written / wanted - 1.0).abs() < 0.1, "{wanted}: {found:?}");
         }
         assert_eq!(
-            dropped(1500.0, start, replayed).written,
+            dropped(1500.0, start, replayed).expect("nothing fails").written,
             1000.0,
             "nothing is dropped"
         );

@@ -11,22 +11,15 @@ mod regions;
 mod reinsertion;
 mod studied;
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use flaz_engine::policy::PolicyKind;
 
-use crate::trace::{KNOWN, Trace, TraceError};
+use super::StudyError;
+use super::known::{KNOWN, Trace};
 use outcome::Outcome;
 use regions::RegionCache;
 use studied::Studied;
-
-/// Options of the study.
-#[derive(Debug, clap::Args)]
-pub struct Options {
-    /// Directory with arc-P3.lis.zst, arc-P6.lis.zst and cloudphysics.vscsi.zst
-    #[arg(long, value_name = "DIR")]
-    traces: PathBuf,
-}
 
 /// Maximum difference of the ideal models from the table, which has three digits and an unpublished variant behind it.
 const IDEAL_DIFFERENCE_MAX: f64 = 0.005;
@@ -85,7 +78,7 @@ impl Row {
 ///
 /// # Errors
 /// A trace cannot be read.
-pub fn run(options: &Options) -> Result<(), TraceError> {
+pub fn run(traces: &Path) -> Result<(), StudyError> {
     println!("hit ratios; w: blocks written to the SSD per block requested");
     println!(
         "{:12} {:>4} {:>2} {:12}  {:>5}  {:>5} {:>6} {:>5}  {:>5} {:>6} {:>5} {:>8} {:>9}",
@@ -93,7 +86,7 @@ pub fn run(options: &Options) -> Result<(), TraceError> {
     );
     let (mut ideal_worst, mut regions_worst) = (0_f64, 0_f64);
     for known in &KNOWN {
-        let trace = Trace::known(&options.traces, known)?;
+        let trace = Trace::known(traces, known)?;
         for row in TABLE.iter().filter(|row| row.trace == known.name) {
             for (policy, compression) in cases() {
                 let (ideal, regions) = print_case(&trace, row, policy, compression);
@@ -118,7 +111,7 @@ fn cases() -> impl Iterator<Item = (Studied, usize)> {
 }
 
 fn print_case(trace: &Trace, row: &Row, policy: Studied, compression: usize) -> (f64, f64) {
-    let distinct = trace.distinct();
+    let distinct = trace.distinct;
     let capacity = distinct * row.per_cent / 100;
     let ideal = policy.ideal()(&trace.references, distinct, capacity * compression);
     let replay = RegionCache::new(policy, distinct, capacity, compression).replay(&trace.references);
@@ -149,7 +142,6 @@ fn print_case(trace: &Trace, row: &Row, policy: Studied, compression: usize) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     /// Requires the real traces, which are not in this repository.
     #[test]

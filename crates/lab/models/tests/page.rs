@@ -7,7 +7,7 @@ use flaz_lab::ssd::mix::Mix;
 
 use browser::{ask, browser, check_legible};
 
-#[path = "../../bench/report/tests/support/browser.rs"]
+#[path = "../../../bench/report/tests/support/browser.rs"]
 mod browser;
 
 fn page() -> String {

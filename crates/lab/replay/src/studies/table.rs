@@ -1,33 +1,21 @@
-//! Replays block traces through the real engine on simulated devices, and compares hit ratios with the design's table.
-//! `docs/policy.md` has results.
+//! Compares hit ratios of the engine with the design's table. `docs/policy.md` has results.
 //!
-//! One shard, regions of about a 64th of the cache. Every reference is a read of one block; a block admitted after a
-//! miss is stored before the next reference, so that the order is that of the trace. Either no block compresses, or all
-//! compress 2:1, or neighbours compress alike and others do not.
+//! Every reference is a read of one block. Either no block compresses, or all compress 2:1, or neighbours compress alike and others do not.
 
-mod budget;
-
-use std::path::PathBuf;
-use std::rc::Rc;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flaz_codec::CodecChoice;
-use flaz_device::Env;
-use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::policy::PolicyKind;
-use flaz_engine::router::CachedVolume;
-use flaz_engine::settings::Settings;
-use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
-use flaz_engine::volume::Volume;
-use flaz_engine::write_budget::WriteBudget;
 use flaz_random::Random;
-use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
+use flaz_trace::Op;
 
-use crate::advice;
-use crate::trace::{Format, KNOWN, Trace, TraceError};
+use super::known::Trace;
+use super::{Options, Selected, StudyError};
+use crate::engine::{Access, Restriction, Setup};
+use crate::model::Model;
 
 /// Number of random bytes in a block that LZ4 stores in 2048 bytes.
 const TWO_TO_ONE_RANDOM_BYTES: usize = 2024;
@@ -38,52 +26,8 @@ const MIXED_RANDOM_BYTES: [usize; 4] = [300, 1300, TWO_TO_ONE_RANDOM_BYTES, 4096
 /// Number of neighbours that compress alike, in the order of their first reference.
 const MIXED_RUN_BLOCKS: u64 = 16;
 
-/// Simulated time after which an admitted block is stored.
-const STORED_AFTER: Duration = Duration::from_millis(1);
-
 /// Maximum difference of the engine from the table.
-const DIFFERENCE_MAX: f64 = 0.02;
-
-/// Options of the replay.
-#[derive(Debug, clap::Args)]
-pub struct Options {
-    /// Directory with arc-P3.lis.zst, arc-P6.lis.zst and cloudphysics.vscsi.zst
-    #[arg(long, value_name = "DIR")]
-    traces: PathBuf,
-    /// Only this trace
-    #[arg(long, value_name = "NAME")]
-    only: Option<String>,
-    /// Another trace, in the format of arc-P3.lis.zst
-    #[arg(long, value_name = "FILE")]
-    also: Vec<PathBuf>,
-    /// Admission and replacement policy
-    #[arg(long, default_value = "s3-fifo")]
-    policy: PolicyKind,
-    /// Compare write budgets instead, in caches of a tenth of the blocks
-    #[arg(long)]
-    write_budgets: bool,
-    /// Codec. The table is of lz4
-    #[arg(long, default_value = "lz4")]
-    codec: CodecChoice,
-    /// Blocks have the contents of these files, one after another, instead of generated data
-    #[arg(long, value_name = "FILE")]
-    contents: Option<PathBuf>,
-    /// Compare what the advisor estimates for other capacities with replays at those
-    #[arg(long)]
-    advise: bool,
-}
-
-/// How a replay differs from one that stores what the policy wants.
-#[derive(Clone, Copy, Debug, Default)]
-struct Restriction {
-    /// The write budget.
-    budget: WriteBudget,
-    /// Share of the missed blocks that are not offered to the policy, at random.
-    dropped: f64,
-}
-
-/// How long a trace takes with a write budget. A budget's first day is spent at once.
-const REPLAY_TIME: Duration = Duration::from_secs(28 * 24 * 3600);
+pub(super) const DIFFERENCE_MAX: f64 = 0.02;
 
 /// Sizes of the cache, as shares of the blocks in the trace.
 pub const SHARES: [f64; 3] = [0.05, 0.10, 0.20];
@@ -133,15 +77,6 @@ fn published(trace: &str, share: f64, policy: PolicyKind, data: Data) -> Option<
     }
 }
 
-/// Engine on simulated disks.
-pub struct Simulated;
-
-impl Platform for Simulated {
-    type Env = SimEnv;
-    type Cache = SimDisk;
-    type Origin = SimDisk;
-}
-
 /// Whether blocks compress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
@@ -156,6 +91,8 @@ pub enum Data {
 }
 
 impl Data {
+    /// Its name in the table.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Data::Random => "x1",
@@ -166,91 +103,37 @@ impl Data {
     }
 }
 
-/// Why a replay failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// A trace cannot be read.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-    /// The file with contents cannot be read, or has no whole block.
-    #[error("{path}: expected a file of at least a block of 4096 bytes: {found}")]
-    Contents {
-        /// The file.
-        path: String,
-        /// What was found.
-        found: String,
-    },
-    /// The engine's hit ratio is below that of the table.
-    #[error("{below} of {compared} compared lines are more than {DIFFERENCE_MAX} below the table")]
-    Below {
-        /// Number of such lines.
-        below: usize,
-        /// Number of lines for which the table has a hit ratio.
-        compared: usize,
-    },
-}
-
-/// Replays all selected traces of the table.
+/// Replays all selected traces and prints their hit ratios beside those of the table.
 ///
 /// # Errors
-/// A trace cannot be read, or a line is too far below the table.
-pub fn run(options: &Options) -> Result<(), ReplayError> {
-    if options.write_budgets {
-        return budget::run(options);
-    }
-    if options.advise {
-        return advise(options);
-    }
+/// A trace or the file with contents cannot be read, or a line is too far below the table.
+pub fn run(options: &Options, codec: CodecChoice, contents: Option<&Path>) -> Result<(), StudyError> {
     println!("blocks that compress do so {:.2}:1", codec_ratio());
     println!(
         "{} and {} through the engine, one shard; hit ratio next to that of the table, if it has one",
-        options.policy, options.codec
+        options.policy, codec
     );
     println!(
         "trace         share  data   hit ratio  table   diff    SSD blocks/ref  reinserted  again  capacity  full-queue  seconds"
     );
-    let all = match &options.contents {
+    let all = match contents {
         Some(path) => vec![Data::Real(file(path)?)],
         None => vec![Data::Random, Data::TwoToOne, Data::Mixed],
     };
     let how = How {
         all: &all,
         policy: options.policy,
-        codec: options.codec,
+        codec,
     };
     let mut differences = Vec::new();
-    for known in &KNOWN {
-        if options.only.as_ref().is_none_or(|only| only == known.name) {
-            let trace = Trace::known(&options.traces, known)?;
-            differences.extend(run_trace(known.name, &trace, &how));
-        }
-    }
-    for path in &options.also {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let name = name.split('.').next().unwrap_or_default();
-        run_trace(name, &Trace::read(path, Format::Arc)?, &how);
+    for selected in options.selected() {
+        let Selected { name, trace } = selected?;
+        differences.extend(run_trace(&name, &trace, &how)?);
     }
     if differences.is_empty() {
         println!("the table has nothing to compare this policy with");
     }
     println!("{}", verdict(&differences)?);
-    Ok(())
-}
-
-/// Compares what the advisor estimates with replays, for all selected traces.
-fn advise(options: &Options) -> Result<(), ReplayError> {
-    advice::head();
-    for known in &KNOWN {
-        if options.only.as_ref().is_none_or(|only| only == known.name) {
-            let trace = Trace::known(&options.traces, known)?;
-            advice::compare(known.name, &trace, options.policy);
-        }
-    }
-    for path in &options.also {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let name = name.split('.').next().unwrap_or_default();
-        advice::compare(name, &Trace::read(path, Format::Arc)?, options.policy);
-    }
     Ok(())
 }
 
@@ -262,8 +145,8 @@ struct How<'a> {
 }
 
 /// The contents of a file, until the program ends.
-fn file(path: &std::path::Path) -> Result<&'static [u8], ReplayError> {
-    let error = |found: String| ReplayError::Contents {
+fn file(path: &Path) -> Result<&'static [u8], StudyError> {
+    let error = |found: String| StudyError::Contents {
         path: path.display().to_string(),
         found,
     };
@@ -275,15 +158,15 @@ fn file(path: &std::path::Path) -> Result<&'static [u8], ReplayError> {
 }
 
 /// Replays a trace with each size and data. Returns the differences from the table.
-fn run_trace(name: &str, trace: &Trace, how: &How<'_>) -> Vec<f64> {
+fn run_trace(name: &str, trace: &Trace, how: &How<'_>) -> Result<Vec<f64>, StudyError> {
     let mut differences = Vec::new();
     let references = trace.references.len() as f64;
     for share in SHARES {
         for &data in how.all {
             let started = Instant::now();
-            let blocks = (trace.distinct() as f64 * share) as u64;
-            let distinct = trace.distinct() as u64;
-            let stats = replay(&trace.references, distinct, blocks, data, how.policy, how.codec);
+            let blocks = (trace.distinct as f64 * share) as u64;
+            let distinct = trace.distinct as u64;
+            let stats = replay(&trace.references, distinct, blocks, data, how.policy, how.codec)?;
             let counts = &stats.counts;
             let hit_ratio = counts.hit_blocks as f64 / (counts.hit_blocks + counts.miss_blocks) as f64;
             let (mut table, mut difference) = ("-".to_owned(), "-".to_owned());
@@ -307,12 +190,12 @@ fn run_trace(name: &str, trace: &Trace, how: &How<'_>) -> Vec<f64> {
             );
         }
     }
-    differences
+    Ok(differences)
 }
 
 /// Evaluates the differences of the hit ratios from the table. Rings of regions may exceed the table's model; that is
 /// not a failure.
-fn verdict(differences: &[f64]) -> Result<String, ReplayError> {
+fn verdict(differences: &[f64]) -> Result<String, StudyError> {
     let count = |far: fn(&f64) -> bool| differences.iter().filter(|it| far(it)).count();
     let compared = differences.len();
     let (below, above) = (
@@ -320,7 +203,7 @@ fn verdict(differences: &[f64]) -> Result<String, ReplayError> {
         count(|it| *it > DIFFERENCE_MAX),
     );
     if below > 0 {
-        return Err(ReplayError::Below { below, compared });
+        return Err(StudyError::Below { below, compared });
     }
     Ok(match above {
         0 => format!("{compared} compared lines are within {DIFFERENCE_MAX} of the table"),
@@ -359,6 +242,9 @@ pub fn contents(number: u64, data: Data, block: &mut [u8]) {
 }
 
 /// Replays references to blocks below `distinct` through a cache whose regions have space for `capacity_blocks` uncompressed blocks.
+///
+/// # Errors
+/// The cache is too small.
 pub fn replay(
     references: &[u32],
     distinct: u64,
@@ -366,7 +252,8 @@ pub fn replay(
     data: Data,
     policy: PolicyKind,
     codec: CodecChoice,
-) -> StatsSnapshot {
+) -> Result<StatsSnapshot, StudyError> {
+    let restriction = Restriction::default();
     replay_with(
         references,
         distinct,
@@ -374,12 +261,12 @@ pub fn replay(
         data,
         policy,
         codec,
-        Restriction::default(),
+        restriction,
     )
 }
 
 /// The same, storing less.
-fn replay_with(
+pub(super) fn replay_with(
     references: &[u32],
     distinct: u64,
     capacity_blocks: u64,
@@ -387,92 +274,38 @@ fn replay_with(
     policy: PolicyKind,
     codec: CodecChoice,
     restriction: Restriction,
-) -> StatsSnapshot {
-    let sim = Sim::new(1);
-    // More than one, so that blocks may be packed beside requests.
-    sim.set_parallelism(2);
-    sim.set_step_limit(u64::MAX);
-    let env = sim.env();
-    let origin_len = distinct * 4096;
-    let capacity = capacity_blocks * 4096;
-    let region_bytes = (1u64 << (63 - (capacity / 64).leading_zeros())).max(128 << 10);
-    let wish = GeometryOptions {
-        extent_bytes: Some((region_bytes / 4).clamp(32 << 10, 64 << 10) as u32),
-        region_bytes: Some(region_bytes),
-        shard_count: Some(1),
-        threads: None,
+) -> Result<StatsSnapshot, StudyError> {
+    let instant = Model {
+        latency: Duration::ZERO,
+        sequential_is_free: false,
+        read_bytes_per_second: u64::MAX,
+        write_bytes_per_second: u64::MAX,
+        parallelism: 1,
+        operations_per_second: None,
     };
-    // Metadata is not part of the capacity. It grows with the number of regions.
-    let metadata = Geometry::plan(capacity + (1 << 20), 512, origin_len, wish)
-        .expect("a plan")
-        .data_offset();
-    let instant = Duration::ZERO..=Duration::ZERO;
-    let fast = |len| DiskConfig {
-        read_latency: instant.clone(),
-        write_latency: instant.clone(),
-        discard_latency: instant.clone(),
-        flush_latency: instant.clone(),
-        write_cache_bytes_max: 0,
-        tear_in_flight: false,
-        ..DiskConfig::fast(len)
-    };
-    let background: flaz_sim::disk::Background = Arc::new(move |number, block| contents(number, data, block));
-    let origin = SimDisk::new(
-        &env,
-        DiskConfig {
-            background: Some(background),
-            // A hard disk, so that `auto` wants capacity. Nothing waits for simulated time.
-            read_latency: Duration::from_millis(5)..=Duration::from_millis(5),
-            ..fast(origin_len)
+    let setup = Setup {
+        origin_blocks: distinct,
+        cache_bytes: capacity_blocks * 4096,
+        contents: Arc::new(move |number, block| contents(number, data, block)),
+        policy,
+        codec,
+        // A hard disk, so that `auto` wants capacity. Nothing waits for simulated time.
+        origin: Model {
+            latency: Duration::from_millis(5),
+            ..instant
         },
-    );
-    let disk = SimDisk::new(&env, fast(metadata + capacity));
-    sim.block_on(async {
-        let options = CreateOptions {
-            uuid: uuid::Uuid::from_u128(1),
-            created_unix_s: 0,
-            wish: wish.into(),
-            codec: CodecChoice::default(),
-            origin_len,
-            origin_identity: "replay".into(),
-            origin_path: "replay".into(),
-        };
-        create(&disk, options).await.expect("the cache fits");
-        let settings = Settings {
-            policy,
-            write_budget: restriction.budget,
-            codec,
-            ..Settings::default()
-        };
-        let (cache, base) = (Rc::new(disk), Rc::new(origin));
-        let cache = LocalCache::<Simulated>::open(env.clone(), cache, Rc::clone(&base), settings)
-            .await
-            .expect("opens");
-        let volume = CachedVolume::new(cache.shards(), base, origin_len, 0);
-        let shard = Rc::clone(cache.shards().iter().next().expect("one shard"));
-        let mut random = Random::new(5);
-        let mut passed = Duration::ZERO;
-        let step = match restriction.budget {
-            WriteBudget::None => Duration::ZERO,
-            _ => REPLAY_TIME / references.len() as u32,
-        };
-        for &block in references {
-            let cached = shard.is_cached(flaz_engine::units::BlockNumber(u64::from(block)));
-            passed += step;
-            if !cached && restriction.dropped > 0.0 && random.unit() < restriction.dropped {
-                let read = shard.read(u64::from(block) * 4096, 4096, true);
-                read.await.expect("reads");
-                continue;
-            }
-            volume.read(u64::from(block) * 4096, 4096).await.expect("reads");
-            if !cached {
-                // Virtual time passes: admitted blocks are stored, and regions are reclaimed.
-                env.sleep(passed.max(STORED_AFTER)).await;
-                passed = Duration::ZERO;
-            }
-        }
-        cache.stats()
-    })
+        ssd: instant,
+        restriction,
+    };
+    let accesses = references.iter().map(|block| Access {
+        op: Op::Read,
+        block: u64::from(*block),
+        blocks: 1,
+        share: 1.0,
+        follows: false,
+        group: 0,
+    });
+    Ok(crate::engine::replay(&setup, accesses, &mut |_| ())?.stats)
 }
 
 #[cfg(test)]
@@ -575,7 +408,8 @@ mod tests {
                 data,
                 PolicyKind::S3Fifo,
                 CodecChoice::default(),
-            );
+            )
+            .expect("the cache is large enough");
             let counts = &stats.counts;
             let engine = counts.hit_blocks as f64 / references.len() as f64;
             let model = ideal(&references, capacity as usize * factor);

@@ -1,0 +1,206 @@
+//! One size, codec and policy: a replay of the sample on a smaller cache, and the figures of the trace that follow from it.
+
+use std::sync::Arc;
+
+use flaz_codec::CodecChoice;
+use flaz_engine::format::geometry::{Geometry, GeometryOptions};
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::units::BLOCK_BYTES;
+
+use crate::contents::Contents;
+use crate::curve::ratio;
+use crate::engine::{CACHE_BYTES_MIN, EngineError, GROUPS, Outcome, Restriction, Setup, replay};
+use crate::latency::Latencies;
+use crate::model::{Model, access_time};
+use crate::report::{LatencyReport, ResultReport};
+use crate::sample::Sample;
+
+/// Seconds of a day and of a year.
+const DAY_S: f64 = 86_400.0;
+const YEAR_DAYS: f64 = 365.25;
+
+/// Size, codec and policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Combination {
+    /// Bytes of the cache device.
+    pub cache_bytes: u64,
+    /// Codec.
+    pub codec: CodecChoice,
+    /// Policy.
+    pub policy: PolicyKind,
+}
+
+/// What all combinations are replayed with.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// Contents of the blocks.
+    pub contents: Contents,
+    /// Performance of the origin.
+    pub origin: Model,
+    /// Performance of the cache device.
+    pub ssd: Model,
+    /// Bytes that may be written to the cache device in its life.
+    pub endurance_bytes: Option<u64>,
+    /// Time of the trace.
+    pub seconds: Option<f64>,
+}
+
+/// Why a combination cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum CombinationError {
+    /// There is no such cache.
+    #[error("a cache of {cache_bytes} bytes: {reason}")]
+    Size {
+        /// Size of the cache device.
+        cache_bytes: u64,
+        /// What is expected.
+        reason: String,
+    },
+    /// The sample is too small for this cache.
+    #[error(
+        "a cache of {cache_bytes} bytes has {scaled_bytes} bytes in a sample of one block in {one_in}, expected at least \
+         {CACHE_BYTES_MIN}: replay a larger cache"
+    )]
+    Sample {
+        /// Size of the cache device.
+        cache_bytes: u64,
+        /// Size in the sample.
+        scaled_bytes: u64,
+        /// The sample.
+        one_in: u64,
+    },
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// Bytes for blocks of a cache device of that size.
+///
+/// # Errors
+/// The device is too small for a cache.
+pub fn capacity_bytes(cache_bytes: u64, footprint_bytes: u64) -> Result<u64, CombinationError> {
+    let plan = Geometry::plan(
+        cache_bytes,
+        512,
+        footprint_bytes.max(1 << 20),
+        GeometryOptions::default(),
+    );
+    let plan = plan.map_err(|error| CombinationError::Size {
+        cache_bytes,
+        reason: error.to_string(),
+    })?;
+    Ok(plan.end() - plan.data_offset())
+}
+
+/// Replays the sample with a combination; calls `progress` with the number of accesses once in a while.
+///
+/// # Errors
+/// The cache is too small.
+pub fn run(
+    sample: &Sample,
+    combination: &Combination,
+    conditions: &Conditions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ResultReport, CombinationError> {
+    let capacity = capacity_bytes(combination.cache_bytes, sample.footprint_bytes())?;
+    let scaled = capacity / sample.one_in() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    if scaled < CACHE_BYTES_MIN {
+        return Err(CombinationError::Sample {
+            cache_bytes: combination.cache_bytes,
+            scaled_bytes: scaled,
+            one_in: sample.one_in(),
+        });
+    }
+    let numbers = sample.block_numbers();
+    let contents = conditions.contents.clone();
+    let setup = Setup {
+        origin_blocks: sample.origin_blocks(),
+        cache_bytes: scaled,
+        contents: Arc::new(move |block, out| {
+            let number = numbers.get(block as usize).copied().unwrap_or(block);
+            *out = *contents.of(number);
+        }),
+        policy: combination.policy,
+        codec: combination.codec,
+        origin: conditions.origin,
+        ssd: conditions.ssd,
+        restriction: Restriction::default(),
+    };
+    let outcome = replay(&setup, sample.iter(), progress)?;
+    Ok(figures(
+        sample,
+        combination,
+        conditions,
+        capacity,
+        scaled,
+        &outcome,
+    ))
+}
+
+fn figures(
+    sample: &Sample,
+    combination: &Combination,
+    conditions: &Conditions,
+    capacity: u64,
+    scaled: u64,
+    outcome: &Outcome,
+) -> ResultReport {
+    let one_in = sample.one_in();
+    let all = |count: f64| (count * one_in as f64).round() as u64;
+    let counts = &outcome.stats.counts;
+    let written = counts.cache_write_bytes * one_in;
+    let per_day = conditions.seconds.map(|seconds| written as f64 / seconds * DAY_S);
+    let life_years = conditions.endurance_bytes.zip(per_day.filter(|it| *it > 0.0));
+    let weighted = |of: fn(&crate::engine::Group) -> u64| -> [f64; GROUPS] {
+        std::array::from_fn(|group| (of(&outcome.groups[group]) * one_in) as f64)
+    };
+    ResultReport {
+        cache_bytes: combination.cache_bytes,
+        capacity_bytes: capacity,
+        codec: combination.codec.to_string(),
+        policy: combination.policy.name().to_owned(),
+        hit_ratio: ratio(
+            &weighted(|group| group.hits),
+            &weighted(|group| group.reads),
+            sample.totals().read_blocks as f64,
+            one_in.trailing_zeros(),
+        ),
+        origin_reads: all(outcome.origin.reads),
+        origin_read_bytes: outcome.origin.read_bytes * one_in,
+        origin_writes: all(outcome.origin.writes),
+        origin_write_bytes: outcome.origin.write_bytes * one_in,
+        ssd_write_bytes: written,
+        ssd_write_bytes_per_day: per_day,
+        life_years: life_years.map(|(bytes, per_day)| bytes as f64 / per_day / YEAR_DAYS),
+        read: LatencyReport {
+            mean_us: mean_us(sample, outcome),
+            p99_us: outcome.reads.p99_us(),
+        },
+        data_in_cache: outcome.stats.holdings.cached_blocks as f64 * BLOCK_BYTES as f64 / scaled as f64,
+        curve: None,
+    }
+}
+
+/// The mean of all reads of the trace: as for the hit ratio, what the sample lacks are hits.
+fn mean_us(sample: &Sample, outcome: &Outcome) -> f64 {
+    let reads = sample.totals().reads.max(1) as f64 / sample.one_in() as f64;
+    let misses = (outcome.misses.weight() / reads).min(1.0);
+    match outcome.hits.weight() > 0.0 {
+        true => misses * outcome.misses.mean_us() + (1.0 - misses) * outcome.hits.mean_us(),
+        false => outcome.misses.mean_us(),
+    }
+}
+
+/// Latency of the reads of a sample on the origin alone.
+#[must_use]
+pub fn without_cache(sample: &Sample, origin: &Model) -> LatencyReport {
+    let mut latencies = Latencies::default();
+    for access in sample.iter().filter(|access| access.op == flaz_trace::Op::Read) {
+        let bytes = f64::from(access.blocks) * BLOCK_BYTES as f64 / access.share;
+        latencies.add(access_time(origin, false, bytes, access.follows), access.share);
+    }
+    LatencyReport {
+        mean_us: latencies.mean_us(),
+        p99_us: latencies.p99_us(),
+    }
+}

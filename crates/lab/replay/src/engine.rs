@@ -1,0 +1,372 @@
+//! The engine on simulated disks: replays accesses through a cache, one after another.
+//!
+//! One shard, regions of about a 64th of the cache. A block admitted after a miss is stored before the next access, so that the order is
+//! that of the trace.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flaz_codec::CodecChoice;
+use flaz_device::{Env, IoBuf, Nanos};
+use flaz_engine::cache::{CreateOptions, LocalCache, create};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions};
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::router::{CachedVolume, LocalShards};
+use flaz_engine::settings::Settings;
+use flaz_engine::shard::{Platform, Shard};
+use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::units::{BLOCK_BYTES, BlockNumber};
+use flaz_engine::volume::{STRIPE_BYTES, Segments, Volume, segment_lens};
+use flaz_engine::write_budget::WriteBudget;
+use flaz_random::Random;
+use flaz_sim::disk::Background;
+use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
+use flaz_trace::Op;
+
+use crate::latency::Latencies;
+use crate::model::{Model, Modelled, Served, Serving, Traffic};
+
+/// Simulated time after which an admitted block is stored.
+const STORED_AFTER: Duration = Duration::from_millis(1);
+/// The smallest cache that is replayed, in bytes: regions are then as small as they can be.
+pub const CACHE_BYTES_MIN: u64 = 4 << 20;
+/// Parts of the blocks, whose differences give the interval of a hit ratio.
+pub const GROUPS: usize = 8;
+
+/// Engine on modelled disks.
+pub struct Simulated;
+
+impl Platform for Simulated {
+    type Env = SimEnv;
+    type Cache = Modelled;
+    type Origin = Modelled;
+}
+
+/// A cache, and what it is replayed with.
+pub struct Setup {
+    /// Blocks of the origin.
+    pub origin_blocks: u64,
+    /// Bytes of the cache's regions.
+    pub cache_bytes: u64,
+    /// Contents of the origin, by block. Writes write the same.
+    pub contents: Background,
+    /// Policy.
+    pub policy: PolicyKind,
+    /// Codec.
+    pub codec: CodecChoice,
+    /// Performance of the origin.
+    pub origin: Model,
+    /// Performance of the cache device.
+    pub ssd: Model,
+    /// What is stored less.
+    pub restriction: Restriction,
+}
+
+/// How a replay differs from one that stores what the policy wants.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Restriction {
+    /// The write budget.
+    pub budget: WriteBudget,
+    /// Virtual time of an access, for the budget.
+    pub step: Duration,
+    /// Share of the missed blocks that are not offered to the policy, at random.
+    pub dropped: f64,
+}
+
+/// An access to neighbouring blocks of one stripe.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Kind.
+    pub op: Op,
+    /// First block.
+    pub block: u64,
+    /// Number of blocks.
+    pub blocks: u32,
+    /// Share of the client's request that it is.
+    pub share: f64,
+    /// The client's request continues the one before it.
+    pub follows: bool,
+    /// Number of its part, below [`GROUPS`].
+    pub group: u8,
+}
+
+/// Reads of one part of the blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Blocks read.
+    pub reads: u64,
+    /// Hits among them.
+    pub hits: u64,
+}
+
+/// What was counted.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The engine's own counts.
+    pub stats: StatsSnapshot,
+    /// Operations of the origin.
+    pub origin: Traffic,
+    /// Reads, by part of the blocks.
+    pub groups: [Group; GROUPS],
+    /// Latencies of reads whose blocks were all cached.
+    pub hits: Latencies,
+    /// Latencies of the other reads.
+    pub misses: Latencies,
+    /// Latencies of all reads.
+    pub reads: Latencies,
+}
+
+/// Why the engine cannot replay.
+#[derive(Debug, thiserror::Error)]
+#[error("the simulated cache of {cache_bytes} bytes failed: {reason}")]
+pub struct EngineError {
+    /// Size of the cache.
+    pub cache_bytes: u64,
+    /// What failed.
+    pub reason: String,
+}
+
+/// Replays accesses; calls `progress` with the number of accesses once in a while.
+///
+/// # Errors
+/// The cache is too small.
+pub fn replay(
+    setup: &Setup,
+    accesses: impl IntoIterator<Item = Access>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Outcome, EngineError> {
+    let sim = Sim::new(1);
+    // More than one, so that blocks may be packed beside requests.
+    sim.set_parallelism(2);
+    sim.set_step_limit(u64::MAX);
+    let env = sim.env();
+    let failed = |reason: String| EngineError {
+        cache_bytes: setup.cache_bytes,
+        reason,
+    };
+    let serving = Serving::default();
+    let origin_len = setup.origin_blocks * BLOCK_BYTES as u64;
+    let wish = geometry(setup.cache_bytes);
+    // Metadata is not part of the capacity. It grows with the number of regions.
+    let plan = Geometry::plan(setup.cache_bytes + (1 << 20), 512, origin_len, wish);
+    let metadata = plan.map_err(|error| failed(error.to_string()))?.data_offset();
+    let disk = SimDisk::new(&env, instant(metadata + setup.cache_bytes, None));
+    let origin = SimDisk::new(&env, instant(origin_len, Some(Arc::clone(&setup.contents))));
+    let disk = Modelled::new(disk, env.clone(), setup.ssd, Rc::clone(&serving));
+    let origin = Modelled::new(origin, env.clone(), setup.origin, Rc::clone(&serving));
+    sim.block_on(async {
+        let options = CreateOptions {
+            uuid: uuid::Uuid::from_u128(1),
+            created_unix_s: 0,
+            wish: wish.into(),
+            codec: CodecChoice::default(),
+            origin_len,
+            origin_identity: "replay".into(),
+            origin_path: "replay".into(),
+        };
+        create(&disk, options)
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        let settings = Settings {
+            policy: setup.policy,
+            write_budget: setup.restriction.budget,
+            codec: setup.codec,
+            ..Settings::default()
+        };
+        let (disk, base) = (Rc::new(disk), Rc::new(origin));
+        let cache = LocalCache::<Simulated>::open(env.clone(), disk, Rc::clone(&base), settings)
+            .await
+            .map_err(|error| failed(error.to_string()))?;
+        let before = base.traffic();
+        let shard = Rc::clone(
+            cache
+                .shards()
+                .iter()
+                .next()
+                .ok_or_else(|| failed("no shard".to_owned()))?,
+        );
+        let volume = CachedVolume::new(cache.shards(), Rc::clone(&base), origin_len, 0);
+        let mut replay = Replay::new(setup, env, serving, shard, volume);
+        for (number, access) in accesses.into_iter().enumerate() {
+            replay.access(&access).await.map_err(failed)?;
+            if number % 4096 == 0 {
+                progress(number as u64);
+            }
+        }
+        let after = base.traffic();
+        let outcome = replay.outcome(
+            cache.stats(),
+            Traffic {
+                reads: after.reads - before.reads,
+                read_bytes: after.read_bytes - before.read_bytes,
+                writes: after.writes - before.writes,
+                write_bytes: after.write_bytes - before.write_bytes,
+            },
+        );
+        // Its tasks refer to the disks: without a stop, their memory is never freed.
+        cache.stop().await.map_err(|error| failed(error.to_string()))?;
+        Ok(outcome)
+    })
+}
+
+fn geometry(cache_bytes: u64) -> GeometryOptions {
+    let parts = (cache_bytes / 64).max(1);
+    let region_bytes = (1u64 << (63 - parts.leading_zeros())).max(128 << 10);
+    GeometryOptions {
+        extent_bytes: Some((region_bytes / 4).clamp(32 << 10, 64 << 10) as u32),
+        region_bytes: Some(region_bytes),
+        shard_count: Some(1),
+        threads: None,
+    }
+}
+
+/// A disk whose operations take no time.
+fn instant(len: u64, background: Option<Background>) -> DiskConfig {
+    let instant = Duration::ZERO..=Duration::ZERO;
+    DiskConfig {
+        read_latency: instant.clone(),
+        write_latency: instant.clone(),
+        discard_latency: instant.clone(),
+        flush_latency: instant,
+        write_cache_bytes_max: 0,
+        tear_in_flight: false,
+        background,
+        ..DiskConfig::fast(len)
+    }
+}
+
+type SimulatedVolume = CachedVolume<LocalShards<Simulated>, Modelled>;
+
+/// A replay under way.
+struct Replay<'a> {
+    setup: &'a Setup,
+    env: SimEnv,
+    serving: Serving,
+    shard: Rc<Shard<Simulated>>,
+    volume: SimulatedVolume,
+    random: Random,
+    /// Time of the accesses since the clock went on.
+    behind: Duration,
+    groups: [Group; GROUPS],
+    hits: Latencies,
+    misses: Latencies,
+    reads: Latencies,
+}
+
+impl<'a> Replay<'a> {
+    fn new(
+        setup: &'a Setup,
+        env: SimEnv,
+        serving: Serving,
+        shard: Rc<Shard<Simulated>>,
+        volume: SimulatedVolume,
+    ) -> Self {
+        Self {
+            setup,
+            env,
+            serving,
+            shard,
+            volume,
+            random: Random::new(5),
+            behind: Duration::ZERO,
+            groups: [Group::default(); GROUPS],
+            hits: Latencies::default(),
+            misses: Latencies::default(),
+            reads: Latencies::default(),
+        }
+    }
+
+    fn outcome(self, stats: StatsSnapshot, origin: Traffic) -> Outcome {
+        Outcome {
+            stats,
+            origin,
+            groups: self.groups,
+            hits: self.hits,
+            misses: self.misses,
+            reads: self.reads,
+        }
+    }
+
+    async fn access(&mut self, access: &Access) -> Result<(), String> {
+        self.behind += self.setup.restriction.step;
+        let began = self.env.now();
+        self.serving.set(Some(Served {
+            share: access.share,
+            follows: access.follows,
+        }));
+        let stores = match access.op {
+            Op::Read => self.read(access, began).await?,
+            Op::Write => self.write(access).await?,
+            Op::Trim => {
+                let (offset, len) = place(access);
+                self.volume
+                    .trim(offset, len, false)
+                    .await
+                    .map_err(|error| error.to_string())?;
+                true
+            }
+        };
+        self.serving.set(None);
+        if stores {
+            // Virtual time passes: admitted blocks are stored, and regions are reclaimed.
+            self.env.sleep(self.behind.max(STORED_AFTER)).await;
+            self.behind = Duration::ZERO;
+        }
+        Ok(())
+    }
+
+    /// Returns whether blocks may be stored.
+    async fn read(&mut self, access: &Access, began: Nanos) -> Result<bool, String> {
+        let blocks = access.block..access.block + u64::from(access.blocks);
+        let cached = blocks
+            .filter(|block| self.shard.is_cached(BlockNumber(*block)))
+            .count() as u64;
+        let is_hit = cached == u64::from(access.blocks);
+        let group = &mut self.groups[usize::from(access.group) % GROUPS];
+        group.reads += u64::from(access.blocks);
+        group.hits += cached;
+        let (offset, len) = place(access);
+        let dropped = self.setup.restriction.dropped;
+        if !is_hit && dropped > 0.0 && self.random.unit() < dropped {
+            let read = self.shard.read(offset, len as usize, true).await;
+            read.map_err(|error| error.to_string())?;
+            return Ok(false);
+        }
+        let read = self.volume.read(offset, len as u32).await;
+        read.map_err(|error| error.to_string())?;
+        let latency = self.env.now().since(began);
+        let of_its_kind = if is_hit { &mut self.hits } else { &mut self.misses };
+        of_its_kind.add(latency, access.share);
+        self.reads.add(latency, access.share);
+        Ok(!is_hit)
+    }
+
+    async fn write(&mut self, access: &Access) -> Result<bool, String> {
+        let (offset, len) = place(access);
+        let mut block = access.block;
+        let data: Segments = segment_lens(offset, len)
+            .map(|len| {
+                let mut data = IoBuf::zeroed(len);
+                for part in data.chunks_exact_mut(BLOCK_BYTES) {
+                    let part = part.try_into().expect("parts of a block");
+                    (self.setup.contents)(block, part);
+                    block += 1;
+                }
+                data
+            })
+            .collect();
+        let written = self.volume.write(offset, data, false).await;
+        written.map_err(|error| error.to_string())?;
+        Ok(true)
+    }
+}
+
+/// Offset and length in bytes.
+fn place(access: &Access) -> (u64, u64) {
+    debug_assert!(u64::from(access.blocks) * BLOCK_BYTES as u64 <= STRIPE_BYTES);
+    (
+        access.block * BLOCK_BYTES as u64,
+        u64::from(access.blocks) * BLOCK_BYTES as u64,
+    )
+}

@@ -1,0 +1,233 @@
+//! The report for a terminal.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use flaz_control::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros};
+
+use crate::report::{CurveReport, DeviceReport, Ratio, ReplayReport, ResultReport};
+
+/// Lines of a curve, and columns of a whole bar.
+const CURVE_LINES_MAX: usize = 24;
+const BAR_COLUMNS: f64 = 40.0;
+
+/// The page.
+#[must_use]
+pub fn page(report: &ReplayReport, colour: bool) -> String {
+    let mut page = String::new();
+    for (name, text) in facts(report) {
+        // Writing to a String does not fail.
+        let _ = writeln!(page, "{name:<13} {text}");
+    }
+    for line in &report.trace.skipped {
+        let _ = writeln!(page, "{:<13} {line}", "");
+    }
+    results(&mut page, report);
+    for it in &report.curves {
+        curve(&mut page, it);
+    }
+    let (before, after) = if colour { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+    let _ = writeln!(page, "\n{before}{}{after}", wrapped(&report.recommendation));
+    page
+}
+
+/// What was replayed, by name.
+pub(crate) fn facts(report: &ReplayReport) -> Vec<(&'static str, String)> {
+    let trace = &report.trace;
+    let time = trace
+        .seconds
+        .map_or("no times: --duration gives them".to_owned(), |seconds| {
+            HumanDuration(Duration::try_from_secs_f64(seconds).unwrap_or_default()).to_string()
+        });
+    let kinds = match trace.distinguishes_writes {
+        true => format!(
+            "{} reads of {}, {} writes of {}",
+            HumanCount(trace.reads),
+            HumanBytes(trace.read_bytes),
+            HumanCount(trace.writes),
+            HumanBytes(trace.write_bytes)
+        ),
+        false => format!(
+            "{} requests of {}; the format does not distinguish writes, so all are reads",
+            HumanCount(trace.reads),
+            HumanBytes(trace.read_bytes)
+        ),
+    };
+    let sample = &report.sample;
+    let size = match sample.one_in {
+        1 => "complete: the replay is exact".to_owned(),
+        one_in => format!(
+            "one block in {}, {} accesses; caches are as much smaller, and hit ratios have 95 % intervals",
+            HumanCount(one_in),
+            HumanCount(sample.accesses)
+        ),
+    };
+    let ratios: Vec<String> = (report.data.ratios.iter())
+        .map(|it| format!("{} {:.2}:1", it.codec, it.ratio))
+        .collect();
+    let built_in = if report.data.is_built_in {
+        "built in, for want of --data: "
+    } else {
+        ""
+    };
+    let mut facts = vec![
+        ("Trace", format!("{}, {}", trace.path, trace.format)),
+        ("Requests", kinds),
+        (
+            "Footprint",
+            format!(
+                "{} of different blocks; {time}",
+                HumanBytes(trace.footprint_bytes)
+            ),
+        ),
+        ("Sample", size),
+        ("Data", format!("{built_in}{}", report.data.source)),
+        ("Codecs", ratios.join(", ")),
+        ("Origin", device(&report.origin)),
+        (
+            "SSD",
+            match report.ssd_endurance_bytes {
+                Some(bytes) => format!("{}; endures {} of writes", device(&report.ssd), HumanBytes(bytes)),
+                None => device(&report.ssd),
+            },
+        ),
+        (
+            "No cache",
+            format!(
+                "reads take {} on average, {} at the 99th percentile",
+                HumanMicros(report.without_cache.mean_us),
+                HumanMicros(report.without_cache.p99_us)
+            ),
+        ),
+    ];
+    if trace.skipped_lines > 0 {
+        facts.insert(
+            2,
+            (
+                "Skipped",
+                format!("{} bad lines", HumanCount(trace.skipped_lines)),
+            ),
+        );
+    }
+    facts
+}
+
+fn device(device: &DeviceReport) -> String {
+    format!(
+        "{} to the first byte, {:.0} MB/s reading, {:.0} MB/s writing",
+        HumanMicros(device.latency_us),
+        device.read_bytes_per_second as f64 / 1e6,
+        device.write_bytes_per_second as f64 / 1e6
+    )
+}
+
+/// Heads of the table.
+pub(crate) const HEADS: [&str; 10] = [
+    "Cache",
+    "Codec",
+    "Policy",
+    "Hits",
+    "Origin reads",
+    "Origin writes",
+    "SSD written",
+    "SSD life",
+    "Read",
+    "Read p99",
+];
+
+/// The cells of a row.
+pub(crate) fn cells(result: &ResultReport) -> [String; 10] {
+    [
+        HumanBytes(result.cache_bytes).to_string(),
+        result.codec.clone(),
+        result.policy.clone(),
+        ratio(result.hit_ratio),
+        HumanBytes(result.origin_read_bytes).to_string(),
+        HumanBytes(result.origin_write_bytes).to_string(),
+        match result.ssd_write_bytes_per_day {
+            Some(per_day) => format!("{}/day", HumanBytes(per_day as u64)),
+            None => HumanBytes(result.ssd_write_bytes).to_string(),
+        },
+        result.life_years.map_or("-".to_owned(), |years| match years {
+            years if years >= 100.0 => "> 100 years".to_owned(),
+            years => format!("{years:.1} years"),
+        }),
+        HumanMicros(result.read.mean_us).to_string(),
+        HumanMicros(result.read.p99_us).to_string(),
+    ]
+}
+
+/// A hit ratio, with half of its interval if it has one.
+pub(crate) fn ratio(ratio: Ratio) -> String {
+    let half = (ratio.high - ratio.low) / 2.0;
+    match half > 0.0 {
+        true => format!("{:.1} +- {:.1} %", ratio.value * 100.0, half * 100.0),
+        false => format!("{:.1} %", ratio.value * 100.0),
+    }
+}
+
+fn results(page: &mut String, report: &ReplayReport) {
+    let rows: Vec<[String; 10]> = report.results.iter().map(cells).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0).max(HEADS[column].len())
+    };
+    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
+    let mut line = |cells: &[&str]| {
+        let mut text = String::new();
+        for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            // Names to the left, numbers to the right.
+            let _ = match column {
+                1 | 2 => write!(text, "{cell:<width$}  "),
+                _ => write!(text, "{cell:>width$}  "),
+            };
+        }
+        let _ = writeln!(page, "{}", text.trim_end());
+    };
+    line(&[]);
+    line(&HEADS);
+    for row in &rows {
+        line(&row.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+}
+
+fn curve(page: &mut String, curve: &CurveReport) {
+    let error = curve.error_max.map_or(String::new(), |error| {
+        format!("; at most {:.1} points from the replays", error * 100.0)
+    });
+    let _ = writeln!(
+        page,
+        "\nHits by capacity, {} and {}{error}",
+        curve.codec, curve.policy
+    );
+    let step = curve.points.len().div_ceil(CURVE_LINES_MAX).max(1);
+    for point in curve
+        .points
+        .iter()
+        .rev()
+        .step_by(step)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev()
+    {
+        let bar = "#".repeat((point.hit_ratio.value * BAR_COLUMNS).round() as usize);
+        let size = HumanBytes(point.capacity_bytes).to_string();
+        let _ = writeln!(page, "{size:>10} {:>6.1} % {bar}", point.hit_ratio.value * 100.0);
+    }
+}
+
+/// Text in lines of at most 100 columns.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let length = lines.last().map_or(0, String::len);
+        match lines.last_mut() {
+            Some(line) if length + 1 + word.len() <= 100 || length == 0 => {
+                let gap = if length == 0 { "" } else { " " };
+                *line += &format!("{gap}{word}");
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
