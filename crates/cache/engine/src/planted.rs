@@ -15,6 +15,8 @@ pub enum PlantedBug {
     ClockTickedOnce,
     /// A read joins another that a write has overtaken.
     OvertakenReadJoined,
+    /// A group that is moved has all of its blocks in its record, also those that were dropped or written since.
+    DeadMemberKept,
     /// A damaged fragment is compressed again, with a correct checksum.
     RepackedDamaged,
     /// A write leaves the old copy in the index.
@@ -124,6 +126,7 @@ impl PlantedBug {
         Self::StaleAdmission,
         Self::ClockTickedOnce,
         Self::OvertakenReadJoined,
+        Self::DeadMemberKept,
         Self::RetireSkipped,
         Self::TrimKeepsCopy,
         Self::UnknownPartsStored,
@@ -184,6 +187,12 @@ impl PlantedBug {
                 | Self::IntendedDirtyDropped
                 | Self::CleanedForgotten
         )
+    }
+
+    /// Whether it affects only caches that store neighbours together.
+    #[must_use]
+    pub fn is_of_groups(self) -> bool {
+        self == Self::DeadMemberKept
     }
 
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be discarded, opened again, killed and lose power,

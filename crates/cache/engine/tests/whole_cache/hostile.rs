@@ -80,8 +80,8 @@ fn absurd_superblocks_are_refused() {
         |n: u64| n.to_le_bytes().to_vec(),
     );
     let cases = [
-        (8, u32s(3), "format version 3, expected 4: recreate the cache"),
-        (8, u32s(5), "format version 5"),
+        (8, u32s(4), "format version 4, expected 5: recreate the cache"),
+        (8, u32s(6), "format version 6"),
         (16, u64s(2), "features"),
         (40, u64s(u64::MAX), "generation"),
         (56, u64s(1 << 20), "device size"),
@@ -235,7 +235,11 @@ fn absurd_shard_states_start_cold() {
 #[test]
 fn an_image_that_is_longer_than_any_is_not_read() {
     let victim = Victim::new();
-    let image = victim.with_state(|page| put(page, 32, &victim.geometry.region_bytes.to_le_bytes()));
+    let image = victim.with_state(|page| {
+        put(page, 32, &(2 * victim.geometry.region_bytes).to_le_bytes());
+        put(page, 44, &2u32.to_le_bytes());
+        put(page, 48, &[6, 0, 0, 0, 7, 0, 0, 0]);
+    });
     let rig = Rig::from_images(1, &victim.origin, &image);
     let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
     let mut wrong = findings.into_iter().filter_map(|finding| finding.object.err());
