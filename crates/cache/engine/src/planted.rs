@@ -126,7 +126,6 @@ impl PlantedBug {
         Self::StaleAdmission,
         Self::ClockTickedOnce,
         Self::OvertakenReadJoined,
-        Self::DeadMemberKept,
         Self::RetireSkipped,
         Self::TrimKeepsCopy,
         Self::UnknownPartsStored,
@@ -187,12 +186,6 @@ impl PlantedBug {
                 | Self::IntendedDirtyDropped
                 | Self::CleanedForgotten
         )
-    }
-
-    /// Whether it affects only caches that store neighbours together.
-    #[must_use]
-    pub fn is_of_groups(self) -> bool {
-        self == Self::DeadMemberKept
     }
 
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be discarded, opened again, killed and lose power,

@@ -238,7 +238,6 @@ fn no_crash_loses_or_revives_anything() {
         ("reinserted blocks", counts.did.reinserted_blocks),
         ("blocks compressed again", counts.did.repacked_blocks),
         ("blocks stored together", counts.did.grouped_blocks),
-        ("groups of which blocks are gone", counts.did.groups_divided),
         ("overtaken admissions", counts.did.refused_overtaken),
         ("joined reads", counts.did.joined_reads),
         ("tombstones", counts.did.tombstones),

@@ -167,12 +167,6 @@ impl Shape {
         }
     }
 
-    /// The bases whose caches store neighbours together.
-    #[cfg(feature = "planted-bugs")]
-    pub fn bases_with_groups() -> impl Iterator<Item = u64> {
-        (0..).filter(|&base| has_groups(base))
-    }
-
     /// The bases whose caches are in that mode.
     pub fn bases_of(mode: Mode) -> impl Iterator<Item = u64> {
         (0..).filter(move |&base| Self::mode_of_base(base) == mode)

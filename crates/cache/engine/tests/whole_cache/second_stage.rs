@@ -276,3 +276,13 @@ fn groups_outlive_a_change_of_the_codec() {
         open.stop().await.expect("stops");
     });
 }
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn planted_dead_members_are_noticed() {
+    use flaz_engine::planted::{PlantedBug, plant};
+    plant(Some(PlantedBug::DeadMemberKept));
+    let outcome = std::panic::catch_unwind(members_of_a_group_change_alone);
+    plant(None);
+    assert!(outcome.is_err(), "nothing notices that a member comes back");
+}
