@@ -592,7 +592,7 @@ mod tests {
             1 << MEMBERS_SHIFT | 1 << 16 | 1,
             1 << MEMBERS_SHIFT | KIND_FRAGMENT_DIRTY << 13 | 1,
             1 << MEMBERS_SHIFT | KIND_TOMBSTONE << 13,
-            1 << MEMBERS_SHIFT | 1 << MORE_SHIFT | GROUP_STORED_MAX as u64 + 1 - 8192,
+            1 << MEMBERS_SHIFT | 1 << MORE_SHIFT | (GROUP_STORED_MAX as u64 + 1 - 8192),
             KIND_SAME_FILLED << 13 | 256,
             KIND_TOMBSTONE << 13 | 1,
             KIND_CLEANED << 13 | 1,

@@ -1,7 +1,7 @@
 //! The encoders and decoders of a shard, kept between uses.
 //!
 //! Invariants: a packer is in use or in the pool; the pool has packers of the codecs of one choice, of each as many as were in
-//! use at the same time.
+//! use at the same time. (One of LZ4, with which reclaim divides groups, stays until the next packer is taken.)
 
 use std::cell::RefCell;
 
