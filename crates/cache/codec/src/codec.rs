@@ -32,6 +32,12 @@ pub trait Encoder {
     /// Compresses `block` into `out` and returns the number of bytes used, or `None` if they do not fit. `out` is as large as
     /// the caller is willing to store, so that an encoder can stop early. After `None`, the contents of `out` are unspecified.
     fn compress(&mut self, block: &[u8], out: &mut [u8]) -> Option<usize>;
+
+    /// Compresses neighbouring blocks of `block_bytes` each together, so that each may refer to those before it, and the first ones
+    /// can be restored alone: see [`Decoder::decompress_first`]. `None` if they do not fit, or the codec has no such form.
+    fn compress_group(&mut self, _blocks: &[u8], _block_bytes: usize, _out: &mut [u8]) -> Option<usize> {
+        None
+    }
 }
 
 /// Decompresses the output of the encoder of the same codec.
@@ -42,6 +48,20 @@ pub trait Decoder {
     /// [`DecodeError`] if the input is damaged or does not produce exactly `block.len()` bytes; the contents of the
     /// block are then unspecified.
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError>;
+
+    /// Decompresses the first blocks of [`Encoder::compress_group`], as many as `blocks` has room for, without the work for the
+    /// others.
+    ///
+    /// # Errors
+    /// As [`Self::decompress`], and if the codec has no such form.
+    fn decompress_first(
+        &mut self,
+        _input: &[u8],
+        _block_bytes: usize,
+        _blocks: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        Err(DecodeError::NoGroups)
+    }
 }
 
 /// Why a fragment could not be decompressed.
@@ -65,6 +85,9 @@ pub enum DecodeError {
         /// Length of the decompressed stream.
         found: usize,
     },
+    /// The codec does not compress blocks together.
+    #[error("several blocks in one stream, of a codec that does not compress blocks together")]
+    NoGroups,
     /// No codec of this version has this number.
     #[error("no codec has the number {0}: written by a newer version, or damaged")]
     UnknownCodec(u8),

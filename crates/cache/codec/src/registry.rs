@@ -78,13 +78,29 @@ impl Decoders {
     /// # Errors
     /// As [`Decoder::decompress`], and if no codec has that number.
     pub fn decompress(&mut self, id: CodecId, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
+        self.decoder(id)?.decompress(input, block)
+    }
+
+    /// Decompresses the first blocks of a group of codec `id`, as many as `blocks` has room for.
+    ///
+    /// # Errors
+    /// As [`Decoder::decompress_first`], and if no codec has that number.
+    pub fn decompress_first(
+        &mut self,
+        id: CodecId,
+        input: &[u8],
+        block_bytes: usize,
+        blocks: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        self.decoder(id)?.decompress_first(input, block_bytes, blocks)
+    }
+
+    fn decoder(&mut self, id: CodecId) -> Result<&mut Box<dyn Decoder + Send>, DecodeError> {
         let place = REGISTRY
             .iter()
             .position(|codec| codec.id == id)
             .ok_or(DecodeError::UnknownCodec(id.0))?;
-        self.made[place]
-            .get_or_insert_with(REGISTRY[place].decoder)
-            .decompress(input, block)
+        Ok(self.made[place].get_or_insert_with(REGISTRY[place].decoder))
     }
 }
 

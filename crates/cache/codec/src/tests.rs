@@ -601,3 +601,50 @@ fn a_meter_counts_chunks_that_do_not_shrink_as_they_are() {
     let mut none = Meter::new(CodecSpec::NONE);
     assert_eq!((none.stored_bytes(&half), none.saved(&[])), (BLOCK, 0.0));
 }
+
+/// Neighbours with something in common.
+fn alike() -> Vec<u8> {
+    let words = noise(200 * 8, 7);
+    let pick = noise(4 * BLOCK / 8, 8).into_iter();
+    pick.flat_map(|at| words[usize::from(at) % 200 * 8..][..8].to_vec())
+        .collect()
+}
+
+#[test]
+fn the_first_blocks_of_a_group_are_restored_alone() {
+    let (data, mut out) = (alike(), vec![0; 4 * BLOCK]);
+    for name in ["zstd:1", "zstd:6", "zstd:12"] {
+        let mut encoder = encoder(spec(name));
+        for blocks in 2..=4 {
+            let input = &data[..blocks * BLOCK];
+            let len = encoder
+                .compress_group(input, BLOCK, &mut out)
+                .expect("fits and has a block each");
+            let apart: usize = (input.chunks(BLOCK))
+                .map(|block| encoder.compress(block, &mut [0; BLOCK]).expect("fits"))
+                .sum();
+            assert!(len < apart, "{name}: {len} bytes together, {apart} apart");
+            let mut decoders = Decoders::new();
+            for first in 1..=blocks {
+                let mut found = vec![0; first * BLOCK];
+                decoders
+                    .decompress_first(CodecId::ZSTD, &out[..len], BLOCK, &mut found)
+                    .expect("as written");
+                assert!(found == input[..first * BLOCK], "{name}: {first} of {blocks}");
+                let cut = decoders.decompress_first(CodecId::ZSTD, &out[..len / 8], BLOCK, &mut found);
+                assert!(cut.is_err(), "{name}: {first} of {blocks}, cut short");
+            }
+            let mut more = vec![0; (blocks + 1) * BLOCK];
+            let found = decoders.decompress_first(CodecId::ZSTD, &out[..len], BLOCK, &mut more);
+            assert!(found.is_err(), "{name}: {blocks} are not {}", blocks + 1);
+            assert_eq!(encoder.compress_group(input, BLOCK, &mut out[..len - 1]), None);
+        }
+    }
+    let mut lz4 = encoder(spec("lz4"));
+    assert_eq!(lz4.compress_group(&data, BLOCK, &mut out), None);
+    let mut found = vec![0; BLOCK];
+    assert_eq!(
+        Decoders::new().decompress_first(CodecId(1), &out, BLOCK, &mut found),
+        Err(DecodeError::NoGroups)
+    );
+}

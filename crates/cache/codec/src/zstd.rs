@@ -2,9 +2,13 @@
 //!
 //! Frames have no magic number, content size or checksum, which saves 5 bytes per block: the extent's header has the same
 //! information.
+//!
+//! Blocks that are compressed together are one frame, in which each of them is a block of Zstandard. A decoder can stop after any
+//! of them: see [`first_blocks`].
 
 use zstd::bulk::Compressor;
-use zstd::zstd_safe::{CParameter, DCtx, DParameter, FrameFormat};
+use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective;
+use zstd::zstd_safe::{CParameter, DCtx, DParameter, FrameFormat, InBuffer, OutBuffer, ResetDirective};
 
 use crate::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
 use crate::memory::Counted;
@@ -33,6 +37,13 @@ pub(crate) static CODEC: Codec = Codec {
     decoder: || Box::new(ZstdDecoder::new()),
 };
 
+/// Bytes of the header of a frame: of a descriptor, which is 0, and the size of the window.
+const FRAME_HEADER_BYTES: usize = 2;
+/// Bytes of the header of a block: from the lowest bit, whether it is the last one (1 bit), its type (2), its length (21).
+const BLOCK_HEADER_BYTES: usize = 3;
+/// The type of a block that repeats one byte, the only one that follows the header.
+const TYPE_REPEATED: u32 = 1;
+
 struct ZstdEncoder {
     made: Compressor<'static>,
     memory: Counted,
@@ -41,6 +52,28 @@ struct ZstdEncoder {
 struct ZstdDecoder {
     context: DCtx<'static>,
     memory: Counted,
+    /// The first blocks of a frame.
+    part: Vec<u8>,
+}
+
+/// Where the header of block `blocks` - 1 of a frame begins, and where that block ends. `None`: there are not so many, or this is
+/// no frame without a descriptor.
+fn first_blocks(frame: &[u8], blocks: usize) -> Option<(usize, usize)> {
+    if *frame.first()? != 0 {
+        return None;
+    }
+    let (mut begin, mut end, mut is_last) = (0, FRAME_HEADER_BYTES, false);
+    for _ in 0..blocks {
+        let head = frame.get(end..end + BLOCK_HEADER_BYTES).filter(|_| !is_last)?;
+        let bits = u32::from_le_bytes([head[0], head[1], head[2], 0]);
+        let stored = match bits >> 1 & 3 {
+            TYPE_REPEATED => 1,
+            _ => bits >> 3,
+        };
+        (begin, is_last) = (end, bits & 1 == 1);
+        end += BLOCK_HEADER_BYTES + stored as usize;
+    }
+    (blocks > 0 && end <= frame.len()).then_some((begin, end))
 }
 
 fn compressor(level: i8) -> Compressor<'static> {
@@ -64,7 +97,11 @@ impl ZstdDecoder {
             .set_parameter(DParameter::Format(FrameFormat::Magicless))
             .expect("the library knows the parameter");
         let memory = Counted::new(context.sizeof());
-        Self { context, memory }
+        Self {
+            context,
+            memory,
+            part: Vec::new(),
+        }
     }
 }
 
@@ -74,6 +111,29 @@ impl Encoder for ZstdEncoder {
         self.memory.set(self.made.context_mut().sizeof());
         len
     }
+
+    fn compress_group(&mut self, blocks: &[u8], block_bytes: usize, out: &mut [u8]) -> Option<usize> {
+        let context = self.made.context_mut();
+        context.reset(ResetDirective::SessionOnly).ok()?;
+        context.set_pledged_src_size(Some(blocks.len() as u64)).ok()?;
+        let mut output = OutBuffer::around(out);
+        let count = blocks.len() / block_bytes;
+        for (number, block) in (1..).zip(blocks.chunks_exact(block_bytes)) {
+            let mut input = InBuffer::around(block);
+            let end = match number == count {
+                true => ZSTD_EndDirective::ZSTD_e_end,
+                false => ZSTD_EndDirective::ZSTD_e_flush,
+            };
+            let left = context.compress_stream2(&mut output, &mut input, end).ok()?;
+            if left > 0 || input.pos() < block.len() {
+                return None;
+            }
+        }
+        let len = output.pos();
+        self.memory.set(self.made.context_mut().sizeof());
+        // The library may split a block.
+        (first_blocks(&out[..len], count)?.1 == len).then_some(len)
+    }
 }
 
 impl Decoder for ZstdDecoder {
@@ -82,5 +142,24 @@ impl Decoder for ZstdDecoder {
         let found = self.context.decompress(block, input).map_err(|_| damaged)?;
         self.memory.set(self.context.sizeof());
         exactly(&CODEC, block.len(), found)
+    }
+
+    fn decompress_first(
+        &mut self,
+        input: &[u8],
+        block_bytes: usize,
+        blocks: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        let damaged = DecodeError::damaged(&CODEC, input);
+        let (last, end) = first_blocks(input, blocks.len() / block_bytes).ok_or(damaged)?;
+        self.part.clear();
+        self.part.extend_from_slice(&input[..end]);
+        self.part[last] |= 1;
+        let found = self
+            .context
+            .decompress(blocks, &self.part[..])
+            .map_err(|_| damaged)?;
+        self.memory.set(self.context.sizeof() + self.part.capacity());
+        exactly(&CODEC, blocks.len(), found)
     }
 }

@@ -7,9 +7,7 @@ use flaz_codec::{CodecId, Decoders};
 use flaz_device::{Device, IoBuf};
 
 use crate::cache::CacheError;
-use crate::format::extent::{
-    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentIdentity, Record, RecordKind, header_copy_bytes,
-};
+use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, header_copy_bytes};
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::SummaryExtent;
@@ -485,8 +483,8 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     break;
                 }
             };
-            let len = record.fragment_bytes();
-            if at + len > extent.len() {
+            let range = record.place(at);
+            if range.end > extent.len() {
                 // The offset may also be outside the shard's part.
                 self.tell(Finding::bad(
                     "record",
@@ -496,69 +494,65 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 ));
                 break;
             }
-            let location = Location(extent_location.0 + at as u64 / UNIT_BYTES);
-            let entry = match record.kind {
-                RecordKind::Fragment { stored, .. } => Some(Entry::fragment(
-                    location,
-                    FRAGMENT_HEADER_BYTES + usize::from(stored),
-                )),
-                RecordKind::SameFilled { value, .. } => Some(Entry::same_filled(extent_location, value)),
-                RecordKind::Tombstone | RecordKind::Cleaned => None,
-            };
-            let live = contents.map(|contents| {
-                let (owner, local) = record.block.in_shard(geometry.shard_count);
-                let ours = owner == shard && record.block.offset() < geometry.origin_len;
+            let location = Location(extent_location.0 + range.start as u64 / UNIT_BYTES);
+            let entry = Entry::of_record(record, extent_location, location);
+            let is_live = |block: BlockNumber| {
+                let contents = contents?;
+                let (owner, local) = block.in_shard(geometry.shard_count);
+                let ours = owner == shard && block.offset() < geometry.origin_len;
                 let now = if ours { contents.index.get(local) } else { None };
-                entry.is_some_and(|entry| now.is_some_and(|now| now.same_place(entry)))
-            });
-            named += u64::from(live == Some(true));
-            let position = offset + at as u64;
-            let finding = match record.kind {
-                RecordKind::Fragment { dirty, .. } => {
-                    let fragment = extent.get(at..at + len).unwrap_or_default();
-                    let identity = FragmentIdentity {
-                        cache: place.cache_id,
-                        block: record.block,
-                        location,
-                        generation,
-                    };
-                    self.fragment(fragment, &identity, position, dirty, live)
-                }
-                RecordKind::SameFilled { value, .. } => Finding::good(
-                    "same-filled",
-                    offset,
-                    8,
-                    Object::SameFilled {
-                        block: record.block,
-                        value,
-                        live,
-                    },
-                ),
-                RecordKind::Tombstone => {
-                    Finding::good("tombstone", offset, 8, Object::Tombstone { block: record.block })
-                }
-                RecordKind::Cleaned => {
-                    Finding::good("cleaned", offset, 8, Object::Cleaned { block: record.block })
-                }
+                Some(entry.is_some_and(|entry| now.is_some_and(|now| now.same_place(entry))))
             };
-            self.tell(finding);
-            at += len;
+            let position = offset + range.start as u64;
+            for block in record.blocks() {
+                let live = is_live(block);
+                named += u64::from(live == Some(true));
+                let finding = match record.kind {
+                    RecordKind::Fragment { .. } | RecordKind::Group { .. } => {
+                        let identity = FragmentIdentity {
+                            cache: place.cache_id,
+                            block,
+                            location,
+                            generation,
+                        };
+                        let fragment = extent.get(range.clone()).unwrap_or_default();
+                        self.fragment(fragment, &identity, position, record, live)
+                    }
+                    RecordKind::SameFilled { value, .. } => Finding::good(
+                        "same-filled",
+                        offset,
+                        8,
+                        Object::SameFilled { block, value, live },
+                    ),
+                    RecordKind::Tombstone => {
+                        Finding::good("tombstone", offset, 8, Object::Tombstone { block })
+                    }
+                    RecordKind::Cleaned => Finding::good("cleaned", offset, 8, Object::Cleaned { block }),
+                };
+                self.tell(finding);
+            }
+            at = range.end;
         }
         named
     }
 
+    /// Checks a fragment, or the part of a group's that is one block's.
     fn fragment(
         &mut self,
         bytes: &[u8],
         identity: &FragmentIdentity,
         offset: u64,
-        dirty: bool,
+        record: Record,
         live: Option<bool>,
     ) -> Finding {
         let codec = CodecId(bytes.get(6).copied().unwrap_or(u8::MAX));
         let stored = bytes.get(4..6).map_or(0, |b| u16::from_le_bytes([b[0], b[1]]));
+        let dirty = matches!(record.kind, RecordKind::Fragment { dirty: true, .. });
+        let is_group = matches!(record.kind, RecordKind::Group { .. });
         let mut block = [0; BLOCK_BYTES];
-        let len = bytes.len() as u64;
+        // The bytes of a group count with its first member.
+        let is_first = record.blocks().next() == Some(identity.block);
+        let len = if is_first { bytes.len() as u64 } else { 0 };
         match unpack_fragment(&mut self.decoders, bytes, identity, &mut block) {
             Ok(()) => {
                 let object = Object::Fragment {
@@ -569,7 +563,8 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     live,
                 };
                 let name = codec.name().filter(|_| codec != CodecId::RAW).unwrap_or("raw");
-                Finding::good(&format!("fragment-{name}"), offset, len, object)
+                let kind = if is_group { "group" } else { "fragment" };
+                Finding::good(&format!("{kind}-{name}"), offset, len, object)
             }
             // The origin has older contents, unless a later record marks the block as cleaned.
             Err(error) if dirty && live != Some(false) => {

@@ -178,6 +178,10 @@ counters! {
     reinserted_bytes,
     /// Blocks of those that were compressed again with a stronger codec.
     repacked_blocks,
+    /// Blocks of those that were compressed together with their neighbours.
+    grouped_blocks,
+    /// Groups that reclaim found without some of their blocks.
+    groups_divided,
     /// Bytes of fragments that this saved.
     repacked_saved_bytes,
     /// Time that reclaim waited for this, in nanoseconds.

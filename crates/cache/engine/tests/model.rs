@@ -457,6 +457,7 @@ fn concurrent_clients_see_what_was_written() {
         ("reclaimed regions", counts.regions_reclaimed),
         ("reinserted blocks", counts.reinserted_blocks),
         ("blocks compressed again", counts.repacked_blocks),
+        ("blocks stored together", counts.grouped_blocks),
         ("overtaken admissions", counts.refused_overtaken),
         ("tombstones", counts.tombstones),
         ("raw blocks", counts.raw_blocks),

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 
 use flaz_codec::{CodecId, Decoders};
 use flaz_engine::format::extent::{
-    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, RecordKind,
-    fragment_checksum, records,
+    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, fragment_checksum, records,
 };
 use flaz_engine::format::geometry::{Geometry, GeometryOptions, PAGE_BYTES, SUPERBLOCK_BYTES};
+use flaz_engine::format::group::{GROUP_STORED_MAX, Members};
 use flaz_engine::format::intent::{INTENT_STRIPES, IntentSector};
 use flaz_engine::format::manifest::{ManifestSector, regions_per_sector};
 use flaz_engine::format::shard_state::ShardState;
@@ -185,6 +185,13 @@ pub fn intent(data: &[u8]) {
     assert_eq!(parsed.as_bytes(), bytes);
 }
 
+const IDENTITY: FragmentIdentity = FragmentIdentity {
+    cache: 0x1234_5678,
+    block: BlockNumber(42),
+    location: Location(7),
+    generation: Sequence(9),
+};
+
 /// An extent: header, records and some of its fragments, each decoded.
 ///
 /// # Panics
@@ -204,15 +211,17 @@ pub fn extent(data: &[u8]) {
     for bits in records(&bytes, header.record_count) {
         let Ok(record) = Record::unpack(bits) else { break };
         assert_eq!(record.pack(), bits, "a record has one form");
-        let Some(fragment) = bytes.get(at..at + record.fragment_bytes()) else {
+        let place = record.place(at);
+        let Some(fragment) = bytes.get(place.clone()) else {
             break;
         };
-        if let RecordKind::Fragment { stored, .. } = record.kind {
-            let codec = flaz_codec::CodecId(fragment[6]);
-            let mut block = [0; 4096];
-            let _ = decoders.decompress(codec, &fragment[8..8 + usize::from(stored)], &mut block);
+        if record.has_fragment() {
+            for block in record.blocks() {
+                let identity = FragmentIdentity { block, ..IDENTITY };
+                let _ = unpack_fragment(&mut decoders, fragment, &identity, &mut [0; 4096]);
+            }
         }
-        at += record.fragment_bytes();
+        at = place.end;
     }
     let mut again = vec![0; longest];
     let listed: Vec<u64> = records(&bytes, header.record_count).collect();
@@ -220,17 +229,37 @@ pub fn extent(data: &[u8]) {
     assert_eq!(ExtentHeader::parse(&again, longest), Ok(header));
 }
 
+/// Restores the block of a group that the target asks for; false: it is not there.
+fn group(
+    decoders: &mut Decoders,
+    header: &FragmentHeader,
+    members: Members,
+    stored: &[u8],
+    block: &mut [u8],
+) -> bool {
+    let Some(ordinal) = members.ordinal(IDENTITY.block) else {
+        return false;
+    };
+    let mut blocks = vec![0; (ordinal + 1) * BLOCK_BYTES];
+    let checksums = 4 * (members.count() - 1);
+    let restored = (checksums + 1..=GROUP_STORED_MAX).contains(&stored.len())
+        && decoders
+            .decompress_first(
+                CodecId(header.codec),
+                &stored[checksums..],
+                BLOCK_BYTES,
+                &mut blocks,
+            )
+            .is_ok();
+    block.copy_from_slice(&blocks[ordinal * BLOCK_BYTES..]);
+    restored
+}
+
 /// A fragment: its header and its contents.
 ///
 /// # Panics
 /// If the result depends on the earlier contents of the buffer, or a valid fragment is refused.
 pub fn fragment(data: &[u8]) {
-    const IDENTITY: FragmentIdentity = FragmentIdentity {
-        cache: 0x1234_5678,
-        block: BlockNumber(42),
-        location: Location(7),
-        generation: Sequence(9),
-    };
     let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
     let mut bytes = rest.to_vec();
     let decoders = &mut Decoders::default();
@@ -240,7 +269,9 @@ pub fn fragment(data: &[u8]) {
         && let Some(stored) = stored.get(..usize::from(header.stored.get()))
     {
         let (codec, mut block) = (CodecId(header.codec), vec![0; BLOCK_BYTES]);
-        let whole = if codec == CodecId::RAW {
+        let whole = if let Some(members) = Members::from_bits(header.members) {
+            group(decoders, &header, members, stored, &mut block)
+        } else if codec == CodecId::RAW {
             stored.len() == BLOCK_BYTES && {
                 block.copy_from_slice(stored);
                 true
@@ -249,9 +280,17 @@ pub fn fragment(data: &[u8]) {
             (1..=BLOCK_BYTES).contains(&stored.len())
                 && decoders.decompress(codec, stored, &mut block).is_ok()
         };
-        let checksum = fragment_checksum(&IDENTITY, header.stored.get(), codec, crc32c::crc32c(&block));
-        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
-        expected = (whole && header.flags == 0).then_some(block);
+        let checksum = fragment_checksum(&IDENTITY, header.packing(), crc32c::crc32c(&block));
+        let ordinal = Members::from_bits(header.members).and_then(|members| members.ordinal(IDENTITY.block));
+        let at = match ordinal {
+            None | Some(0) => 0,
+            Some(ordinal) => FRAGMENT_HEADER_BYTES + 4 * (ordinal - 1),
+        };
+        if let Some(place) = bytes.get_mut(at..at + 4) {
+            place.copy_from_slice(&checksum.to_le_bytes());
+        }
+        let is_known = header.members <= 0xf;
+        expected = (whole && is_known).then_some(block);
     }
     let mut unpack = |fill: u8| {
         let mut block = vec![fill; BLOCK_BYTES];

@@ -11,16 +11,20 @@
 //! appended. The header says how much it is.
 //!
 //! A fragment is an 8-byte header and its stored bytes, padded to 8 bytes. Fragments are in the order of the records that
-//! have one, so a fragment's location follows from the lengths before it.
+//! have one, so a fragment's location follows from the lengths before it. A fragment of several blocks, a *group*, begins at a
+//! multiple of 64 bytes, and its stored bytes begin with the checksums of all members but the first.
 //!
 //! Until a region is full and has a summary, the copy is the second place of the records: damage to the header of a stable
 //! extent loses none.
+
+use std::ops::Range;
 
 use flaz_codec::CodecId;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::FormatError;
+use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_BLOCKS_MAX, GROUP_STORED_MAX, Members, group_of};
 use crate::policy::Ring;
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence};
 
@@ -36,7 +40,7 @@ pub const HEADER_BYTES_MIN: usize = 128;
 pub const RECORD_BYTES: usize = 8;
 /// Bytes of a fragment's header.
 pub const FRAGMENT_HEADER_BYTES: usize = 8;
-/// Most bytes a fragment can take, header included.
+/// Most bytes a fragment of one block can take, header included.
 pub const FRAGMENT_BYTES_MAX: usize = FRAGMENT_HEADER_BYTES + BLOCK_BYTES;
 
 /// Space for a header with at least `records` records, as far as an extent may have as much.
@@ -70,6 +74,14 @@ pub enum RecordKind {
         /// Newer than the origin.
         dirty: bool,
     },
+    /// Stored together as one fragment of this many bytes (without header and padding), clean. The record's block is the first
+    /// one of the aligned four.
+    Group {
+        /// The blocks that the record is about. The fragment may have more.
+        members: Members,
+        /// Stored bytes: 1 to [`GROUP_STORED_MAX`].
+        stored: u16,
+    },
     /// All 4096 bytes have this value; there is no fragment.
     SameFilled {
         /// The value.
@@ -89,11 +101,14 @@ const KIND_SAME_FILLED: u64 = 2;
 const KIND_SAME_FILLED_DIRTY: u64 = 3;
 const KIND_TOMBSTONE: u64 = 4;
 const KIND_CLEANED: u64 = 5;
+const MEMBERS_SHIFT: u32 = 60;
+/// Of the value of a group beyond 13 bits.
+const MORE_SHIFT: u32 = 56;
+const VALUE_BITS: u32 = 13;
 
-/// One entry of an extent's list: 64 bits, from the highest: group 8, block 40, kind 3, value 13.
+/// One entry of an extent's list: 64 bits, from the highest: members 4, more of the value 4, block 40, kind 3, value 13.
 ///
-/// The group is 0. It is reserved for up to four neighbouring blocks that are compressed together: which of the aligned
-/// four they are (4 bits), which one comes first (2 bits), and two more bits of the length.
+/// Without members, the record is about one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     /// The block.
@@ -113,8 +128,17 @@ impl Record {
             RecordKind::SameFilled { value, dirty: true } => (KIND_SAME_FILLED_DIRTY, u64::from(value)),
             RecordKind::Tombstone => (KIND_TOMBSTONE, 0),
             RecordKind::Cleaned => (KIND_CLEANED, 0),
+            RecordKind::Group { members, stored } => {
+                let stored = u64::from(stored);
+                let more = stored >> VALUE_BITS << MORE_SHIFT;
+                let value = stored & ((1 << VALUE_BITS) - 1);
+                (
+                    KIND_FRAGMENT,
+                    u64::from(members.bits()) << MEMBERS_SHIFT | more | value,
+                )
+            }
         };
-        self.block.0 << 16 | kind << 13 | value
+        self.block.0 << 16 | kind << VALUE_BITS | value
     }
 
     /// Parses the 64-bit on-disk form.
@@ -122,10 +146,11 @@ impl Record {
     /// # Errors
     /// [`FormatError::Field`] for an unknown kind or an invalid length.
     pub fn unpack(bits: u64) -> Result<Self, FormatError> {
-        if bits >> 56 != 0 {
-            return Err(FormatError::field("block record", "group", 0, bits >> 56));
+        let block = BlockNumber((bits >> 16) & BlockNumber::MAX.0);
+        let value = bits & ((1 << VALUE_BITS) - 1);
+        if bits >> MORE_SHIFT != 0 {
+            return Self::unpack_group(bits, block, value);
         }
-        let value = bits & 0x1fff;
         let dirty = (bits >> 13) & 1 == 1;
         let kind = match (bits >> 13) & 7 {
             KIND_FRAGMENT | KIND_FRAGMENT_DIRTY if (1..=BLOCK_BYTES as u64).contains(&value) => {
@@ -149,19 +174,67 @@ impl Record {
                 ));
             }
         };
-        Ok(Self {
-            block: BlockNumber((bits >> 16) & BlockNumber::MAX.0),
-            kind,
-        })
+        Ok(Self { block, kind })
+    }
+
+    fn unpack_group(bits: u64, block: BlockNumber, value: u64) -> Result<Self, FormatError> {
+        let field =
+            |field, expected| FormatError::field("block record", field, expected, format!("{bits:#x}"));
+        let members = Members::from_bits((bits >> MEMBERS_SHIFT) as u8)
+            .ok_or_else(|| field("members", "at least one, or all high bits 0".into()))?;
+        if (bits >> VALUE_BITS) & 7 != KIND_FRAGMENT || group_of(block) != block {
+            return Err(field(
+                "kind and block of a group",
+                format!("kind {KIND_FRAGMENT} and a multiple of {GROUP_BLOCKS_MAX}"),
+            ));
+        }
+        let stored = ((bits >> MORE_SHIFT) & 0xf) << VALUE_BITS | value;
+        if !(1..=GROUP_STORED_MAX as u64).contains(&stored) {
+            return Err(field("length of a group", format!("1 to {GROUP_STORED_MAX}")));
+        }
+        let kind = RecordKind::Group {
+            members,
+            stored: stored as u16,
+        };
+        Ok(Self { block, kind })
+    }
+
+    /// The blocks that the record is about.
+    pub fn blocks(self) -> impl Iterator<Item = BlockNumber> {
+        let one = Members::from_bits(1 << (self.block.0 % GROUP_BLOCKS_MAX as u64));
+        let members = match self.kind {
+            RecordKind::Group { members, .. } => Some(members),
+            _ => one,
+        };
+        let members = members.expect("a bit is set");
+        members.blocks(self.block)
+    }
+
+    /// Whether a fragment belongs to it.
+    #[must_use]
+    pub fn has_fragment(self) -> bool {
+        matches!(self.kind, RecordKind::Fragment { .. } | RecordKind::Group { .. })
     }
 
     /// Bytes that the record's fragment takes in the extent, including header and padding.
     #[must_use]
     pub fn fragment_bytes(self) -> usize {
         match self.kind {
-            RecordKind::Fragment { stored, .. } => fragment_bytes(usize::from(stored)),
+            RecordKind::Fragment { stored, .. } | RecordKind::Group { stored, .. } => {
+                fragment_bytes(usize::from(stored))
+            }
             RecordKind::SameFilled { .. } | RecordKind::Tombstone | RecordKind::Cleaned => 0,
         }
+    }
+
+    /// Where the record's fragment lies in the extent, header and padding included, if the one before it ends at `at`.
+    #[must_use]
+    pub fn place(self, at: usize) -> Range<usize> {
+        let start = match self.kind {
+            RecordKind::Group { .. } => at.next_multiple_of(GROUP_ALIGN_BYTES),
+            _ => at,
+        };
+        start..start + self.fragment_bytes()
     }
 }
 
@@ -175,14 +248,14 @@ pub fn fragment_bytes(stored: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct FragmentHeader {
-    /// CRC-32C, see [`fragment_checksum`].
+    /// CRC-32C, see [`fragment_checksum`]. Of a group, that of its first member.
     pub checksum: U32,
     /// Stored bytes that follow.
     pub stored: U16,
     /// Codec of the stored bytes.
     pub codec: u8,
-    /// Zero.
-    pub flags: u8,
+    /// The blocks in the fragment, if it is a group ([`Members`]); else 0.
+    pub members: u8,
 }
 
 const _: () = assert!(size_of::<FragmentHeader>() == FRAGMENT_HEADER_BYTES);
@@ -201,35 +274,99 @@ pub struct FragmentIdentity {
 }
 
 impl FragmentIdentity {
-    /// CRC-32C of the identity with the fragment's length and codec.
+    /// The same of another block of the fragment.
     #[must_use]
-    pub fn checksum(&self, stored: u16, codec: CodecId) -> u32 {
+    pub fn with_block(self, block: BlockNumber) -> Self {
+        Self { block, ..self }
+    }
+
+    /// CRC-32C of the identity with what the fragment's header says.
+    #[must_use]
+    pub fn checksum(
+        &self,
+        Packing {
+            stored,
+            codec,
+            members,
+        }: Packing,
+    ) -> u32 {
         let mut bytes = [0u8; 32];
         bytes[..8].copy_from_slice(&self.block.0.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.location.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.0.to_le_bytes());
         bytes[24..26].copy_from_slice(&stored.to_le_bytes());
         bytes[26] = codec.0;
+        bytes[27] = members;
         bytes[28..].copy_from_slice(&self.cache.to_le_bytes());
         crc32c::crc32c(&bytes)
     }
 }
 
-/// Checksum of a fragment: CRC-32C of the 4096 bytes that the codec returns, exclusive-or CRC-32C of the fragment's
-/// identity, length and codec.
+/// What the header of a fragment says besides a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// Stored bytes.
+    pub stored: u16,
+    /// Their codec.
+    pub codec: CodecId,
+    /// The blocks, if there are several ([`Members`]); else 0.
+    pub members: u8,
+}
+
+impl Packing {
+    /// Of one block.
+    #[must_use]
+    pub fn of_one(stored: u16, codec: CodecId) -> Self {
+        Self {
+            stored,
+            codec,
+            members: 0,
+        }
+    }
+}
+
+impl FragmentHeader {
+    /// With this checksum.
+    #[must_use]
+    pub fn new(checksum: u32, packing: Packing) -> Self {
+        Self {
+            checksum: checksum.into(),
+            stored: packing.stored.into(),
+            codec: packing.codec.0,
+            members: packing.members,
+        }
+    }
+
+    /// All but the checksum.
+    #[must_use]
+    pub fn packing(&self) -> Packing {
+        Packing {
+            stored: self.stored.get(),
+            codec: CodecId(self.codec),
+            members: self.members,
+        }
+    }
+}
+
+/// Checksum of a block in a fragment: CRC-32C of the 4096 bytes that the codec returns, exclusive-or CRC-32C of the block's
+/// identity and the fragment's header.
 ///
 /// This detects damage, a wrong decoder, and a wrong fragment: one written elsewhere, or left from an earlier use of the
 /// region. A fragment can move without being decoded: see [`moved_checksum`].
 #[must_use]
-pub fn fragment_checksum(identity: &FragmentIdentity, stored: u16, codec: CodecId, plain_crc: u32) -> u32 {
-    plain_crc ^ identity.checksum(stored, codec)
+pub fn fragment_checksum(identity: &FragmentIdentity, packing: Packing, plain_crc: u32) -> u32 {
+    plain_crc ^ identity.checksum(packing)
 }
 
-/// Checksum of a fragment after a move. The move does not hide damage: the checksum of a damaged fragment stays wrong.
+/// Checksum of a block after a move of its fragment. The move does not hide damage: a wrong checksum stays wrong.
 #[must_use]
-pub fn moved_checksum(header: &FragmentHeader, from: &FragmentIdentity, to: &FragmentIdentity) -> u32 {
-    let (stored, codec) = (header.stored.get(), CodecId(header.codec));
-    header.checksum.get() ^ from.checksum(stored, codec) ^ to.checksum(stored, codec)
+pub fn moved_checksum(
+    checksum: u32,
+    packing: Packing,
+    from: &FragmentIdentity,
+    to: &FragmentIdentity,
+) -> u32 {
+    checksum ^ from.checksum(packing) ^ to.checksum(packing)
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -592,9 +729,30 @@ mod tests {
         for packed in some_records() {
             assert_eq!(Record::unpack(packed).expect("valid").pack(), packed);
         }
+        for bits in 1..=15 {
+            let members = Members::from_bits(bits).expect("not none");
+            for stored in [1, 4096, 8191, 8192, GROUP_STORED_MAX as u16] {
+                let record = Record {
+                    block: BlockNumber(BlockNumber::MAX.0 - 3),
+                    kind: RecordKind::Group { members, stored },
+                };
+                assert_eq!(Record::unpack(record.pack()), Ok(record));
+                let blocks: Vec<_> = record.blocks().collect();
+                assert_eq!(blocks.len(), members.count());
+                for (n, block) in blocks.iter().enumerate() {
+                    assert_eq!(members.ordinal(*block), Some(n));
+                }
+            }
+        }
         for bad in [
             0,
             4097,
+            1 << MORE_SHIFT | 1,
+            1 << MEMBERS_SHIFT,
+            1 << MEMBERS_SHIFT | 1 << 16 | 1,
+            1 << MEMBERS_SHIFT | KIND_FRAGMENT_DIRTY << 13 | 1,
+            1 << MEMBERS_SHIFT | KIND_TOMBSTONE << 13,
+            1 << MEMBERS_SHIFT | 1 << MORE_SHIFT | (GROUP_STORED_MAX as u64 + 1 - 8192),
             KIND_SAME_FILLED << 13 | 256,
             KIND_TOMBSTONE << 13 | 1,
             KIND_CLEANED << 13 | 1,

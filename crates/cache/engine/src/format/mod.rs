@@ -16,6 +16,7 @@
 
 pub mod extent;
 pub mod geometry;
+pub mod group;
 pub mod intent;
 pub mod layout;
 pub mod manifest;

@@ -99,7 +99,8 @@ impl Bulk {
 }
 
 impl Index {
-    /// Makes the changes, and leaves `bulk` empty. What is dropped keeps its room until [`Index::fit`].
+    /// Makes the changes, and leaves `bulk` empty. What is dropped keeps its room until [`Index::fit`], which must follow the last
+    /// batch: until then the bytes of groups are not counted.
     pub fn apply(&mut self, bulk: &mut Bulk) {
         debug_assert_eq!(bulk.places.len(), self.segments.len());
         bulk.sort();
@@ -124,7 +125,7 @@ fn change(segment: &mut Segment, fragments: &mut Fragments, key: u64, what: u64)
     match what {
         DROP => {
             if let Some(old) = segment.take(key) {
-                fragments.remove(old);
+                fragments.remove(old, old.is_group());
             }
         }
         CLEAN => {
@@ -133,9 +134,10 @@ fn change(segment: &mut Segment, fragments: &mut Fragments, key: u64, what: u64)
             }
         }
         entry => {
-            fragments.add(Entry(entry));
-            if let Some(old) = segment.insert(key, Entry(entry)) {
-                fragments.remove(old);
+            let entry = Entry(entry);
+            fragments.add(entry, entry.is_group());
+            if let Some(old) = segment.insert(key, entry) {
+                fragments.remove(old, old.is_group());
             }
         }
     }
@@ -166,6 +168,7 @@ mod tests {
                 let dirty = next(3) == 0;
                 let entry = match next(8) {
                     0 => Entry::same_filled(Location(64 * step), step as u8),
+                    1 => Entry::group(Location(8 * step + 8), 9000),
                     _ => Entry::fragment(Location(step + 1), 200 + next(3800) as usize),
                 };
                 let change = match next(10) {

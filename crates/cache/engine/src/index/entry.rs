@@ -5,10 +5,13 @@
 //! tag     moved  dirty  hits    same  sectors-1  location
 //! ```
 //! For a same-filled block, `location` is that of its extent (a multiple of 64 units) and the low six location bits with
-//! the four bits of `sectors` hold the value. An entry of a cached block is never zero: location 0 is an extent
-//! header, and a same-filled block has its bit set.
+//! two bits of `sectors` hold the value; the other two are 0. In a member of a group they are not: these two bits less one, and
+//! the low three location bits, are the number of sectors less one, because groups begin at multiples of eight units. An entry of
+//! a cached block is never zero: location 0 is an extent header, and blocks of the other two kinds have the bit *same* set.
 
-use crate::units::Location;
+use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
+use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_SECTORS_MAX};
+use crate::units::{Location, UNIT_BYTES};
 
 pub(super) const TAG_BITS: u32 = 18;
 pub(super) const TAG_SHIFT: u32 = 64 - TAG_BITS;
@@ -23,6 +26,11 @@ const LOCATION_MASK: u64 = (1 << SECTORS_SHIFT) - 1;
 pub(super) const VALUE_MASK: u64 = MOVED_BIT - 1;
 /// Extents start at multiples of this many units (512 bytes).
 const EXTENT_UNITS: u64 = 64;
+/// Groups start at multiples of this many units (64 bytes).
+const GROUP_UNITS: u64 = GROUP_ALIGN_BYTES as u64 / UNIT_BYTES;
+/// With *same*, and not 0: a member of a group.
+const GROUP_SHIFT: u32 = SECTORS_SHIFT + 2;
+const _: () = assert!(GROUP_SECTORS_MAX == 3 * GROUP_UNITS);
 
 /// What the index says about a cached block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +69,26 @@ impl Entry {
         Self(location.0 | (sectors - 1) << SECTORS_SHIFT)
     }
 
+    /// An entry for a member of a group of `bytes` bytes (header included) at `location`.
+    ///
+    /// # Panics
+    /// If the location or the length is out of range, or the location is not one of a group.
+    #[must_use]
+    pub fn group(location: Location, bytes: usize) -> Self {
+        let start = location.offset();
+        let sectors = (start + bytes as u64).div_ceil(512) - start / 512;
+        assert!(location <= Location::MAX && location.0.is_multiple_of(GROUP_UNITS));
+        assert!((1..=GROUP_SECTORS_MAX).contains(&sectors));
+        let (high, low) = ((sectors - 1) / GROUP_UNITS + 1, (sectors - 1) % GROUP_UNITS);
+        Self(SAME_FILLED_BIT | high << GROUP_SHIFT | location.0 | low)
+    }
+
+    /// Whether the block is stored together with others.
+    #[must_use]
+    pub fn is_group(self) -> bool {
+        self.0 & SAME_FILLED_BIT != 0 && self.0 >> GROUP_SHIFT & 3 != 0
+    }
+
     /// An entry for a block whose bytes all have `value`, recorded in `extent`.
     ///
     /// # Panics
@@ -70,6 +98,26 @@ impl Entry {
         assert!(extent <= Location::MAX && extent.0.is_multiple_of(EXTENT_UNITS));
         let value = u64::from(value);
         Self(SAME_FILLED_BIT | extent.0 | (value & 0x3f) | (value >> 6) << SECTORS_SHIFT)
+    }
+
+    /// The entry of the blocks that a record is about, if it says that they are cached. Its extent is at `extent`, its fragment at
+    /// `fragment`.
+    #[must_use]
+    pub fn of_record(record: Record, extent: Location, fragment: Location) -> Option<Self> {
+        match record.kind {
+            RecordKind::Fragment { stored, dirty } => {
+                let bytes = FRAGMENT_HEADER_BYTES + usize::from(stored);
+                Some(Self::fragment(fragment, bytes).with_dirty(dirty))
+            }
+            RecordKind::Group { stored, .. } => {
+                let bytes = FRAGMENT_HEADER_BYTES + usize::from(stored);
+                Some(Self::group(fragment, bytes))
+            }
+            RecordKind::SameFilled { value, dirty } => {
+                Some(Self::same_filled(extent, value).with_dirty(dirty))
+            }
+            RecordKind::Tombstone | RecordKind::Cleaned => None,
+        }
     }
 
     /// The entry with a hit counter of `hits` (0 to 3).
@@ -105,6 +153,12 @@ impl Entry {
             Place::Fragment {
                 location: Location(location),
                 sectors: sectors as u32 + 1,
+            }
+        } else if self.is_group() {
+            let (high, low) = ((sectors >> 2) - 1, location % GROUP_UNITS);
+            Place::Fragment {
+                location: Location(location - low),
+                sectors: (high * GROUP_UNITS + low) as u32 + 1,
             }
         } else {
             let value = (location & 0x3f) | (sectors & 3) << 6;
@@ -159,6 +213,21 @@ mod tests {
             }
         );
         assert_eq!((entry.hits(), entry.dirty()), (3, true));
+        for sectors in 1..=GROUP_SECTORS_MAX {
+            let bytes = sectors as usize * 512 - 448;
+            let location = Location(64 * 99 + 56);
+            let entry = Entry::group(location, bytes).with_hits(3);
+            assert!(entry.is_group());
+            let place = Place::Fragment {
+                location,
+                sectors: sectors as u32,
+            };
+            assert_eq!((entry.place(), entry.location()), (place, location));
+        }
+        assert!(
+            !Entry::fragment(Location(8), 4104).is_group()
+                && !Entry::same_filled(Location(0), 255).is_group()
+        );
         // 4104 bytes from the last unit of a sector touch nine sectors.
         let Place::Fragment { sectors, .. } = Entry::fragment(Location(63), 4104).place() else {
             panic!()

@@ -13,6 +13,7 @@ pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
 
 use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
+use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_BLOCKS_MAX};
 use crate::units::{BLOCK_BYTES, LocalBlock, UNIT_BYTES};
 use segment::{SLOTS, Segment};
 
@@ -33,31 +34,36 @@ pub struct Index {
     fragments: Fragments,
 }
 
-/// The fragments that the entries name: how many, and the sectors they touch; and what dirty blocks take.
+/// The fragments that the entries name, and what dirty blocks take.
+///
+/// A group counts with the first of its members that is added, and until the last one is removed. Only the index can tell which these
+/// are, because members are spread over it: see [`Index::others_name`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Fragments {
-    count: u64,
-    sectors: u64,
+    /// Blocks with a fragment.
+    blocks: u64,
+    bytes: u64,
     dirty_blocks: u64,
     dirty_sectors: u64,
 }
 
 impl Fragments {
-    fn add(&mut self, entry: Entry) {
+    /// Adds an entry. `counted`: its fragment already counts, for others, or will count later.
+    fn add(&mut self, entry: Entry, counted: bool) {
         let sectors = sectors_of(entry);
-        self.count += u64::from(sectors > 0);
-        self.sectors += sectors;
+        self.blocks += u64::from(sectors > 0);
+        self.bytes += if counted { 0 } else { bytes_of(entry) };
         if entry.dirty() {
             self.dirty_blocks += 1;
             self.dirty_sectors += dirty_sectors_of(entry);
         }
     }
 
-    fn remove(&mut self, entry: Entry) {
-        let sectors = sectors_of(entry);
-        debug_assert!(self.sectors >= sectors, "entries are counted in pairs");
-        self.count -= u64::from(sectors > 0);
-        self.sectors -= sectors;
+    fn remove(&mut self, entry: Entry, counted: bool) {
+        let bytes = if counted { 0 } else { bytes_of(entry) };
+        debug_assert!(self.bytes >= bytes, "entries are counted in pairs");
+        self.blocks -= u64::from(sectors_of(entry) > 0);
+        self.bytes -= bytes;
         self.clean(entry);
     }
 
@@ -69,6 +75,17 @@ impl Fragments {
         }
         entry.dirty()
     }
+}
+
+/// Bytes of the entry's fragment, in the mean of those that touch as many sectors: of `n` bytes that begin at any multiple of 8
+/// bytes, `(n + 504) / 512`; those of groups begin at multiples of 64.
+fn bytes_of(entry: Entry) -> u64 {
+    let align = if entry.is_group() {
+        GROUP_ALIGN_BYTES as u64
+    } else {
+        UNIT_BYTES
+    };
+    (sectors_of(entry) * SECTOR_BYTES).saturating_sub(SECTOR_BYTES - align)
 }
 
 /// Sectors that the entry's fragment touches; a block of one value has none.
@@ -84,9 +101,6 @@ fn dirty_sectors_of(entry: Entry) -> u64 {
     sectors_of(entry).max(RECORD_SECTORS)
 }
 
-/// What a fragment touches beyond its own bytes, in the mean: it begins at any multiple of 8 bytes, so that `n` bytes
-/// touch `(n + 504) / 512` sectors.
-const TOUCHED_BEYOND_BYTES: u64 = SECTOR_BYTES - UNIT_BYTES;
 const SECTOR_BYTES: u64 = 512;
 
 /// What a block takes of a region at least, also without a fragment: a region has so many records, not more.
@@ -169,9 +183,37 @@ impl Index {
         self.segments.iter_mut().for_each(|segment| segment.reserve(room));
     }
 
-    /// Gives back what was reserved in vain.
+    /// After the last [`Index::apply`]: gives back what was reserved in vain, and counts the groups.
     pub fn fit(&mut self) {
         self.segments.iter_mut().for_each(Segment::fit);
+        self.count_groups();
+    }
+
+    /// Adds the fragments of groups to [`Self::fragments`] after entries were added without.
+    fn count_groups(&mut self) {
+        let mut bytes = 0;
+        for (number, segment) in self.segments.iter().enumerate() {
+            for (key, entry) in segment.entries_of(|entry| entry.is_group()) {
+                let block = self.join(number, key);
+                let is_first = |other: &LocalBlock| *other < block;
+                if !self.others_name(block, entry, is_first) {
+                    bytes += bytes_of(entry);
+                }
+            }
+        }
+        self.fragments.bytes += bytes;
+    }
+
+    /// Whether the entry of another block of the same group, one of those that `count`, names the same fragment as `entry`.
+    fn others_name(&self, block: LocalBlock, entry: Entry, count: impl Fn(&LocalBlock) -> bool) -> bool {
+        if !entry.is_group() {
+            return false;
+        }
+        let first = block.0 - block.0 % GROUP_BLOCKS_MAX as u64;
+        let mut others = (first..first + GROUP_BLOCKS_MAX as u64)
+            .map(LocalBlock)
+            .filter(|other| *other != block && count(other));
+        others.any(|other| self.get(other).is_some_and(|other| other.same_place(entry)))
     }
 
     /// Number of segments.
@@ -188,9 +230,10 @@ impl Index {
         let (segment, key) = self.split(block);
         let old = self.segments[segment].insert(key, entry);
         self.len += usize::from(old.is_none());
-        self.fragments.add(entry);
+        self.fragments
+            .add(entry, self.others_name(block, entry, |_| true));
         if let Some(old) = old {
-            self.fragments.remove(old);
+            self.fragments.remove(old, self.others_name(block, old, |_| true));
         }
         old
     }
@@ -201,7 +244,7 @@ impl Index {
         let old = self.segments[segment].remove(key);
         self.len -= usize::from(old.is_some());
         if let Some(old) = old {
-            self.fragments.remove(old);
+            self.fragments.remove(old, self.others_name(block, old, |_| true));
         }
         old
     }
@@ -218,19 +261,19 @@ impl Index {
         self.len == 0
     }
 
-    /// Bytes of the fragments that the entries name, headers included. Worked out from the sectors that they touch,
-    /// which is all that an entry knows: right to about a hundredth for some hundreds of blocks of mixed sizes.
+    /// Bytes of the fragments that the entries name, headers included; those of a group once, while one of its blocks has it.
+    /// Worked out from the sectors that they touch, which is all that an entry knows: right to about a hundredth for some hundreds
+    /// of blocks of mixed sizes.
     #[must_use]
     pub fn fragment_bytes(&self) -> u64 {
-        let Fragments { count, sectors, .. } = self.fragments;
-        sectors * SECTOR_BYTES - count * TOUCHED_BEYOND_BYTES
+        self.fragments.bytes
     }
 
-    /// The mean of those; 0 without fragments.
+    /// The mean of those for each block that has one; 0 without fragments.
     #[must_use]
     pub fn mean_fragment_bytes(&self) -> u64 {
         self.fragment_bytes()
-            .checked_div(self.fragments.count)
+            .checked_div(self.fragments.blocks)
             .unwrap_or(0)
     }
 
@@ -335,7 +378,7 @@ impl Index {
             let (segment, bad) = Segment::from_buckets(key_bits, table, |key, entry| {
                 let valid = valid(self.join(number, key), entry);
                 if valid {
-                    fragments.add(entry);
+                    fragments.add(entry, entry.is_group());
                 }
                 valid
             });
@@ -349,6 +392,7 @@ impl Index {
         self.len = segments.iter().map(Segment::len).sum();
         self.fragments = fragments;
         self.segments = segments;
+        self.count_groups();
         Ok(refused)
     }
 }
@@ -423,6 +467,40 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         }
+    }
+
+    /// A group counts once, from its first member to its last.
+    #[test]
+    fn the_bytes_of_a_group_count_once() {
+        let mut index = Index::new(LocalBlock(1000), 1000);
+        let (group, other) = (
+            Entry::group(Location(64), 5000),
+            Entry::group(Location(1024), 3000),
+        );
+        let (bytes, less) = (bytes_of(group), bytes_of(other));
+        for block in 4..8 {
+            index.insert(LocalBlock(block), group);
+        }
+        assert_eq!(
+            (index.fragment_bytes(), index.mean_fragment_bytes()),
+            (bytes, bytes / 4)
+        );
+        index.insert(LocalBlock(5), other);
+        index.insert(LocalBlock(6), other);
+        assert_eq!(index.fragment_bytes(), bytes + less);
+        let mut image = Vec::new();
+        index.write_image(&mut image);
+        let mut again = Index::new(LocalBlock(1000), 1000);
+        assert_eq!(again.read_image(&image, |_, _| true), Ok(0));
+        assert_eq!(again.fragments, index.fragments, "after a start");
+        index.remove(LocalBlock(4));
+        assert_eq!(index.fragment_bytes(), bytes + less);
+        index.insert(LocalBlock(7), entry(1));
+        assert_eq!(index.fragment_bytes(), less + bytes_of(entry(1)));
+        index.remove(LocalBlock(6));
+        index.remove(LocalBlock(5));
+        index.remove(LocalBlock(7));
+        assert_eq!(index.fragments, Fragments::default());
     }
 
     #[test]

@@ -284,10 +284,15 @@ impl Segment {
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = (u64, Entry)> + '_ {
+        self.entries_of(|_| true)
+    }
+
+    /// Those that are `wanted`. The keys of others are not worked out.
+    pub(super) fn entries_of(&self, wanted: fn(Entry) -> bool) -> impl Iterator<Item = (u64, Entry)> + '_ {
         self.buckets.iter().enumerate().flat_map(move |(bucket, slots)| {
             slots
                 .iter()
-                .filter(|&&bits| bits != 0)
+                .filter(move |&&bits| bits != 0 && wanted(Entry(bits & VALUE_MASK)))
                 .map(move |&bits| (self.key_of(bucket, bits), Entry(bits & VALUE_MASK)))
         })
     }

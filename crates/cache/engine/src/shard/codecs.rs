@@ -1,7 +1,8 @@
 //! The encoders and decoders of a shard, kept between uses.
 //!
-//! Invariants: a packer is in use or in the pool; the pool has at most [`PACKERS_MAX`], all of codecs of one choice. Those that were
-//! not needed between two calls of [`CodecPool::trim`] are dropped.
+//! Invariants: a packer is in use or in the pool; the pool has at most [`PACKERS_MAX`], all of codecs of one choice. (One of LZ4, with
+//! which reclaim divides groups, stays until the next packer is taken.) Those that were not needed between two calls of
+//! [`CodecPool::trim`] are dropped.
 
 use std::cell::{Cell, RefCell};
 

@@ -12,6 +12,7 @@ use super::errors::ImageError;
 use super::log::{Region, RegionState, Regions};
 use crate::format::FormatError;
 use crate::format::geometry::{Geometry, PAGE_BYTES};
+use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::format::layout::Layout;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::shard_state::ShardState;
@@ -90,14 +91,15 @@ pub(crate) async fn read_state<C: Device>(
     Ok(state)
 }
 
-/// Most bytes that an image can have: every record that fits is in the index, which is half empty, and two regions are open
+/// Most bytes that an image can have: every record that fits is of a group, all of them in the index, which is half empty, and two regions are open
 /// and full of the shortest extents.
 fn image_bytes_max(geometry: &Geometry) -> u64 {
     let regions = u64::from(geometry.regions_per_shard);
     let records = geometry.region_records_max() as u64;
     let extents = geometry.region_bytes / u64::from(geometry.sector_bytes);
     let open = 16 + extents * 24 + records * 8;
-    let index = empty_index(geometry).image_bytes() as u64 + regions * records * 16;
+    let blocks = regions * records * GROUP_BLOCKS_MAX as u64;
+    let index = empty_index(geometry).image_bytes() as u64 + blocks * 16;
     HEADER_BYTES as u64 + 2 * open + index
 }
 
@@ -294,7 +296,8 @@ fn entry_region(regions: &Regions, entry: Entry, geometry: &Layout) -> Option<u3
     };
     let filled =
         region.state != RegionState::Free && within + len <= u64::from(region.used).min(region_bytes);
-    (filled && (region.live as usize) < geometry.region_records_max()).then_some(number)
+    let live_max = geometry.region_records_max() * GROUP_BLOCKS_MAX;
+    (filled && (region.live as usize) < live_max).then_some(number)
 }
 
 /// The unread part of an image.

@@ -2,9 +2,11 @@
 
 use flaz_codec::compressibility::{Detector, single_value};
 use flaz_codec::{CodecId, CodecSpec, Decoders, Encoder, encoder};
+use flaz_device::IoBuf;
 use zerocopy::FromBytes;
 
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, fragment_checksum};
+use crate::format::group::{GROUP_STORED_MAX, MEMBER_CHECKSUM_BYTES, Members};
 use crate::planted::{PlantedBug, planted};
 use crate::units::BLOCK_BYTES;
 
@@ -25,6 +27,11 @@ pub(super) enum Packed {
     },
     /// Uncompressed.
     Raw { plain_crc: u32 },
+}
+
+/// Bytes of the checksums of all members but the first, which the header has.
+pub(super) fn checksums_bytes(members: usize) -> usize {
+    (members - 1) * MEMBER_CHECKSUM_BYTES
 }
 
 /// An encoder, with its statistics about earlier blocks.
@@ -81,6 +88,16 @@ impl Packer {
             None => Packed::Raw { plain_crc },
         }
     }
+
+    /// Packs some of an aligned four blocks together. `None`: the codec cannot, or it saves nothing, or the result is too long.
+    pub(super) fn pack_group(&mut self, blocks: &[u8]) -> Option<Vec<u8>> {
+        let count = blocks.len() / BLOCK_BYTES;
+        let saved = blocks.len() - count * SAVING_BYTES_MIN;
+        let mut out = vec![0; saved.min(GROUP_STORED_MAX - checksums_bytes(count))];
+        let len = (self.encoder).compress_group(blocks, BLOCK_BYTES, &mut out)?;
+        out.truncate(len);
+        Some(out)
+    }
 }
 
 /// Why a fragment does not match the index.
@@ -97,9 +114,9 @@ pub enum FragmentError {
     /// The stored length is invalid.
     #[error("fragment has an impossible length of {0} bytes")]
     Length(u16),
-    /// The flags are unknown.
-    #[error("fragment has unknown flags {0:#x}")]
-    Flags(u8),
+    /// It has none of the blocks that an aligned four can have, or not this one.
+    #[error("fragment has the members {0:#x}, and not this block")]
+    Members(u8),
     /// Its codec cannot decode it.
     #[error("fragment does not decode: {0}")]
     Codec(String),
@@ -122,16 +139,80 @@ pub(super) fn split(bytes: &[u8]) -> Result<(FragmentHeader, &[u8]), FragmentErr
     let (header, rest) =
         FragmentHeader::read_from_prefix(bytes).map_err(|_| truncated(FRAGMENT_HEADER_BYTES))?;
     let stored = header.stored.get();
-    if header.flags != 0 {
-        return Err(FragmentError::Flags(header.flags));
-    }
-    if stored == 0 || usize::from(stored) > BLOCK_BYTES {
+    let lengths = match header.members {
+        0 => 1..=BLOCK_BYTES,
+        bits => {
+            let members = Members::from_bits(bits).ok_or(FragmentError::Members(bits))?;
+            checksums_bytes(members.count()) + 1..=GROUP_STORED_MAX
+        }
+    };
+    if !lengths.contains(&usize::from(stored)) {
         return Err(FragmentError::Length(stored));
     }
     let stored = rest
         .get(..usize::from(stored))
         .ok_or_else(|| truncated(FRAGMENT_HEADER_BYTES + usize::from(header.stored.get())))?;
     Ok((header, stored))
+}
+
+/// A group: which blocks it has, their checksums, and the codec's output.
+pub(super) struct Group<'a> {
+    pub(super) members: Members,
+    header: FragmentHeader,
+    checksums: &'a [u8],
+    stream: &'a [u8],
+}
+
+impl<'a> Group<'a> {
+    /// The group in a fragment that [`split`] has accepted. `None`: it has one block.
+    pub(super) fn of(header: FragmentHeader, stored: &'a [u8]) -> Option<Self> {
+        let members = Members::from_bits(header.members)?;
+        let (checksums, stream) = stored.split_at(checksums_bytes(members.count()));
+        Some(Self {
+            members,
+            header,
+            checksums,
+            stream,
+        })
+    }
+
+    /// The checksums of the members, in order.
+    pub(super) fn checksums(&self) -> impl Iterator<Item = u32> {
+        let others = self.checksums.chunks_exact(MEMBER_CHECKSUM_BYTES);
+        let others = others.map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
+        std::iter::once(self.header.checksum.get()).chain(others)
+    }
+
+    /// The codec's output.
+    pub(super) fn stream(&self) -> &'a [u8] {
+        self.stream
+    }
+
+    /// Restores the first members, as many as there is room for.
+    fn restore(&self, decoders: &mut Decoders, blocks: &mut [u8]) -> Result<(), FragmentError> {
+        decoders
+            .decompress_first(CodecId(self.header.codec), self.stream, BLOCK_BYTES, blocks)
+            .map_err(|error| FragmentError::Codec(error.to_string()))
+    }
+
+    /// Verifies the member of this identity, which is the one of number `ordinal`.
+    fn verify(&self, identity: &FragmentIdentity, ordinal: usize, block: &[u8]) -> Result<(), FragmentError> {
+        let stored = self.checksums().nth(ordinal).expect("each member has one");
+        verify(stored, &self.header, identity, block)
+    }
+}
+
+fn verify(
+    stored: u32,
+    header: &FragmentHeader,
+    identity: &FragmentIdentity,
+    block: &[u8],
+) -> Result<(), FragmentError> {
+    let computed = fragment_checksum(identity, header.packing(), crc32c::crc32c(block));
+    if computed != stored && !planted(PlantedBug::ChecksumNotCompared) {
+        return Err(FragmentError::Checksum { stored, computed });
+    }
+    Ok(())
 }
 
 /// Restores a block from the fragment at the start of `bytes` and verifies its checksum. `block` has 4096 bytes.
@@ -145,6 +226,18 @@ pub fn unpack(
     block: &mut [u8],
 ) -> Result<(), FragmentError> {
     let (header, stored) = split(bytes)?;
+    if let Some(group) = Group::of(header, stored) {
+        let ordinal = group.members.ordinal(identity.block);
+        let ordinal = ordinal.ok_or(FragmentError::Members(header.members))?;
+        if ordinal == 0 {
+            group.restore(decoders, block)?;
+        } else {
+            let mut blocks = IoBuf::new((ordinal + 1) * BLOCK_BYTES);
+            group.restore(decoders, &mut blocks)?;
+            block.copy_from_slice(&blocks[ordinal * BLOCK_BYTES..]);
+        }
+        return group.verify(identity, ordinal, block);
+    }
     let codec = CodecId(header.codec);
     if codec == CodecId::RAW {
         if stored.len() != BLOCK_BYTES {
@@ -156,14 +249,51 @@ pub fn unpack(
             .decompress(codec, stored, block)
             .map_err(|error| FragmentError::Codec(error.to_string()))?;
     }
-    let computed = fragment_checksum(identity, header.stored.get(), codec, crc32c::crc32c(block));
-    if computed != header.checksum.get() && !planted(PlantedBug::ChecksumNotCompared) {
-        return Err(FragmentError::Checksum {
-            stored: header.checksum.get(),
-            computed,
-        });
+    verify(header.checksum.get(), &header, identity, block)
+}
+
+/// Restores the block of a fragment with a wrong checksum: for a planted defect.
+pub(super) fn unpack_unverified(decoders: &mut Decoders, bytes: &[u8]) -> Result<IoBuf, FragmentError> {
+    let (header, stored) = split(bytes)?;
+    let mut block = IoBuf::new(BLOCK_BYTES);
+    decoders
+        .decompress(CodecId(header.codec), stored, &mut block)
+        .map_err(|error| FragmentError::Codec(error.to_string()))?;
+    Ok(block)
+}
+
+/// Restores several blocks of the fragment at the start of `bytes`, in the order of their numbers, with the work for the last of
+/// them, and verifies each.
+pub(super) fn unpack_members(
+    decoders: &mut Decoders,
+    bytes: &[u8],
+    identities: &[FragmentIdentity],
+) -> Vec<Result<IoBuf, FragmentError>> {
+    let one_by_one = |decoders: &mut Decoders| {
+        let unpack_one = |identity| {
+            let mut block = IoBuf::new(BLOCK_BYTES);
+            unpack(decoders, bytes, identity, &mut block).map(|()| block)
+        };
+        identities.iter().map(unpack_one).collect()
+    };
+    let Some(group) = (split(bytes).ok()).and_then(|(header, stored)| Group::of(header, stored)) else {
+        return one_by_one(decoders);
+    };
+    let ordinals = || identities.iter().map(|of| group.members.ordinal(of.block));
+    let last = ordinals().flatten().max().unwrap_or(0);
+    let mut blocks = IoBuf::new((last + 1) * BLOCK_BYTES);
+    if identities.len() == 1 || group.restore(decoders, &mut blocks).is_err() {
+        // Those before the damage may be whole.
+        return one_by_one(decoders);
     }
-    Ok(())
+    (identities.iter().zip(ordinals()))
+        .map(|(identity, ordinal)| {
+            let ordinal = ordinal.ok_or(FragmentError::Members(group.members.bits()))?;
+            let block = &blocks[ordinal * BLOCK_BYTES..][..BLOCK_BYTES];
+            group.verify(identity, ordinal, block)?;
+            Ok(IoBuf::copy_of(block))
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -171,6 +301,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
+    use crate::format::extent::Packing;
     use crate::units::{BlockNumber, Location, Sequence};
 
     const IDENTITY: FragmentIdentity = FragmentIdentity {
@@ -194,12 +325,8 @@ mod tests {
             Packed::Raw { plain_crc } => (CodecId::RAW, block.to_vec(), plain_crc),
             Packed::SameFilled(_) => unreachable!("no block here is of one value"),
         };
-        let header = FragmentHeader {
-            checksum: fragment_checksum(&IDENTITY, stored.len() as u16, codec, plain_crc).into(),
-            stored: (stored.len() as u16).into(),
-            codec: codec.0,
-            flags: 0,
-        };
+        let packing = Packing::of_one(stored.len() as u16, codec);
+        let header = FragmentHeader::new(fragment_checksum(&IDENTITY, packing, plain_crc), packing);
         [header.as_bytes(), &stored].concat()
     }
 
@@ -274,5 +401,78 @@ mod tests {
                 "{other:?}: {error}"
             );
         }
+    }
+
+    /// A group of these blocks, and the identity of each.
+    fn group(members: u8, data: &[Vec<u8>]) -> (Vec<u8>, Vec<FragmentIdentity>) {
+        let members = Members::from_bits(members).expect("some");
+        let identities: Vec<_> = (members.blocks(IDENTITY.block))
+            .map(|block| IDENTITY.with_block(block))
+            .collect();
+        assert_eq!(identities.len(), data.len());
+        let mut packer = Packer::new("zstd:6".parse().expect("a codec"));
+        let stream = packer.pack_group(&data.concat()).expect("it compresses");
+        let packing = Packing {
+            stored: (checksums_bytes(data.len()) + stream.len()) as u16,
+            codec: CodecId::ZSTD,
+            members: members.bits(),
+        };
+        let mut checksums = (identities.iter().zip(data))
+            .map(|(identity, block)| fragment_checksum(identity, packing, crc32c::crc32c(block)));
+        let header = FragmentHeader::new(checksums.next().expect("one"), packing);
+        let others: Vec<u8> = checksums.flat_map(u32::to_le_bytes).collect();
+        ([header.as_bytes(), &others, &stream].concat(), identities)
+    }
+
+    fn members() -> Vec<Vec<u8>> {
+        let [text, half, _] = blocks();
+        let other: Vec<u8> = half.iter().map(|byte| byte.wrapping_add(1)).collect();
+        vec![half, other, text]
+    }
+
+    /// A flipped bit gives an error or the same block, for each member, alone and with the others.
+    #[test]
+    fn every_bit_of_a_group_may_be_wrong() {
+        let (data, mut refused) = (members(), 0);
+        let (whole, identities) = group(0b1101, &data);
+        let mut decoders = Decoders::default();
+        for bit in 0..whole.len() * 8 {
+            let mut wrong = whole.clone();
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            let together = unpack_members(&mut decoders, &wrong, &identities);
+            for ((identity, data), together) in identities.iter().zip(&data).zip(together) {
+                let mut found = vec![0; BLOCK_BYTES];
+                match unpack(&mut decoders, &wrong, identity, &mut found) {
+                    Ok(()) => assert!(found == *data, "bit {bit} gives another block"),
+                    Err(_) => refused += 1,
+                }
+                assert!(together.is_err() || together.is_ok_and(|found| found[..] == data[..]));
+            }
+        }
+        assert!(refused > 10_000, "only {refused} were refused");
+    }
+
+    #[test]
+    fn a_member_is_restored_alone_and_with_others() {
+        let data = members();
+        let (whole, identities) = group(0b1101, &data);
+        let mut decoders = Decoders::default();
+        for wanted in [&[0][..], &[1], &[2], &[0, 2], &[1, 2], &[0, 1, 2]] {
+            let of: Vec<_> = wanted.iter().map(|&at| identities[at]).collect();
+            let found = unpack_members(&mut decoders, &whole, &of);
+            for (&at, found) in wanted.iter().zip(found) {
+                assert!(found.expect("as written")[..] == data[at][..]);
+            }
+        }
+        let mut found = vec![0; BLOCK_BYTES];
+        let absent = IDENTITY.with_block(BlockNumber(41));
+        let error = unpack(&mut decoders, &whole, &absent, &mut found).expect_err("no member");
+        assert!(matches!(error, FragmentError::Members(0b1101)), "{error}");
+        let moved = FragmentIdentity {
+            location: Location(8),
+            ..identities[1]
+        };
+        let error = unpack(&mut decoders, &whole, &moved, &mut found).expect_err("elsewhere");
+        assert!(matches!(error, FragmentError::Checksum { .. }), "{error}");
     }
 }

@@ -14,6 +14,7 @@
 //! | [`io`] | the two devices |
 //! | [`tuning`], [`budget`], [`identity`] | settings and policy; the write budget; what never changes |
 //! | [`second_stage`] | whether blocks that stay are compressed again |
+//! | [`sets`] | no state: which of them together |
 //! | [`contents`], [`manifest_reader`], [`region_reader`] | no state: reading what an earlier opening left |
 //!
 //! An operation that needs several components is a method of the shard. Such methods only call methods of files below their
@@ -35,7 +36,8 @@
 //! | `packing` | compression before an append |
 //! | `room` | waiting for space in the log |
 //! | `reclaim` | freeing the oldest regions |
-//! | `repack` | compressing fragments again at reclaim |
+//! | `keep` | storing again what stays |
+//! | `repack` | compressing it again, alone or with its neighbours |
 //! | `space` | taking and giving back the space of regions |
 //! | `writeback_runs` | writing dirty blocks to the origin |
 //! | `load` | the contents of one block |
@@ -77,6 +79,7 @@ mod identity;
 mod image;
 mod intents;
 mod io;
+mod keep;
 mod load;
 mod locks;
 mod log;
@@ -97,6 +100,7 @@ mod resize;
 mod room;
 mod second_stage;
 mod sending;
+mod sets;
 #[cfg(test)]
 mod simulated;
 mod space;

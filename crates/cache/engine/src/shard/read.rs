@@ -412,21 +412,21 @@ impl<P: Platform> Shard<P> {
 type Decoded = Result<IoBuf, Option<FragmentError>>;
 
 fn decode(decoders: &mut flaz_codec::Decoders, bytes: &[u8], group: &Gather) -> Vec<Decoded> {
-    group
-        .hits
-        .iter()
-        .map(|hit| {
-            let mut block = IoBuf::new(BLOCK_BYTES);
-            let skip = (hit.identity.location.offset() - group.start) as usize;
-            fragment::unpack(decoders, &bytes[skip..], &hit.identity, &mut block).map_err(Some)?;
-            Ok(block)
+    // Hits of one fragment follow each other.
+    (group.hits)
+        .chunk_by(|a, b| a.identity.location == b.identity.location)
+        .flat_map(|hits| {
+            let identities: Vec<_> = hits.iter().map(|hit| hit.identity).collect();
+            let skip = (identities[0].location.offset() - group.start) as usize;
+            fragment::unpack_members(decoders, &bytes[skip..], &identities)
         })
+        .map(|decoded| decoded.map_err(Some))
         .collect()
 }
 
 /// Groups hits whose fragments are close to each other.
 fn gather(mut hits: Vec<Hit>, region_bytes: u64) -> Vec<Gather> {
-    hits.sort_unstable_by_key(|hit| hit.start);
+    hits.sort_unstable_by_key(|hit| hit.identity.location);
     let groups = neighbours(&hits, GATHER, region_bytes, |hit| hit.start..hit.end);
     let gather = |(range, hits): (Range<u64>, &[Hit])| Gather {
         start: range.start,

@@ -1,38 +1,29 @@
 //! Reclaim: frees whole regions, oldest first; regions are never compacted.
 //!
 //! The policy chooses the ring whose oldest region is freed, and for each block in it: drop it, or store it again
-//! because it was used. To store a block again, reclaim copies the fragment without decoding it, so damage stays
-//! detectable (see [`crate::format::extent::moved_checksum`]); or it compresses the block again (see [`super::repack`]). The
-//! region is discarded before it is reused.
+//! because it was used: see [`super::keep`]. The region is discarded before it is reused.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use flaz_device::{DeviceError, Env, IoBuf};
 use futures_util::future::join;
 
-use super::gather::{Limits, neighbours};
+use super::keep::Survivor;
 use super::log::{Append, Appended, Class, Copies, Victim};
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
-use super::repack::{Kept, Repacked};
 use super::tasks::Phase;
 use super::writeback_runs::Dirty;
 use super::{Platform, Shard, fragment};
-use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
-use crate::index::{Entry, Place};
+use crate::format::extent::Record;
+use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
-use crate::policy::{Allowance, Fate, Price, Ring};
+use crate::policy::{Fate, Price, Ring};
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
+use crate::units::{BLOCK_BYTES, BlockNumber, Location};
 
 /// Records judged before reclaim yields to other tasks.
 const JUDGE_YIELD_RECORDS: usize = 256;
-/// Fragments to store again that are read in one go.
-const GATHER: Limits = Limits {
-    bytes_max: 256 << 10,
-    gap_max: 8 << 10,
-};
 /// Pause before reclaim retries to write dirty blocks to a failing origin.
 const EVACUATE_PAUSE: Duration = Duration::from_secs(1);
 /// How long after a failed read of a dirty block the read is repeated, before the block counts as lost. After a checksum
@@ -43,17 +34,6 @@ const LOAD_AGAIN: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
 ];
-
-/// A block to store again.
-#[derive(Clone, Copy, Debug)]
-struct Survivor {
-    block: LocalBlock,
-    entry: Entry,
-    ring: Ring,
-    hits: u8,
-    start: u64,
-    end: u64,
-}
 
 impl<P: Platform> Shard<P> {
     pub(super) fn want_reclaim(&self) {
@@ -305,8 +285,13 @@ impl<P: Platform> Shard<P> {
         for (extent, records) in contents.records_by_extent() {
             let start = base + u64::from(extent.offset);
             for (record, at) in located(extent, records) {
-                if let Some(survivor) = self.judge_one(victim.ring, record, start, base + at, keep) {
-                    survivors.push(survivor);
+                let place = base + at;
+                let written = Entry::of_record(record, Location::at(start), Location::at(place));
+                if let Some(written) = written {
+                    self.count_divided(record, written);
+                    survivors.extend(record.blocks().filter_map(|block| {
+                        self.judge_one(victim.ring, record, block, written, place, keep)
+                    }));
                 }
                 judged += 1;
                 if judged % JUDGE_YIELD_RECORDS == 0 {
@@ -317,20 +302,32 @@ impl<P: Platform> Shard<P> {
         survivors
     }
 
-    fn judge_one(&self, ring: Ring, record: Record, extent: u64, at: u64, keep: bool) -> Option<Survivor> {
-        let written = match record.kind {
-            RecordKind::Fragment { stored, .. } => {
-                Entry::fragment(Location::at(at), FRAGMENT_HEADER_BYTES + usize::from(stored))
-            }
-            RecordKind::SameFilled { value, .. } => Entry::same_filled(Location::at(extent), value),
-            RecordKind::Tombstone | RecordKind::Cleaned => return None,
-        };
-        if record.block.0 >= self.whole_blocks()
-            || record.block.in_shard(self.id.layout.shard_count).0 != self.id.number
+    /// Counts a group of which some blocks have changed or are gone.
+    fn count_divided(&self, record: Record, written: Entry) {
+        let blocks = record.blocks().count();
+        if blocks > 1 {
+            let still = |block: &BlockNumber| self.map.is_at(self.local(*block), written);
+            let still = record.blocks().filter(still).count();
+            let divided = 0 < still && still < blocks;
+            count(&self.stats.counters.groups_divided, u64::from(divided));
+        }
+    }
+
+    /// Decides for one block of a record, whose fragment is at `at`.
+    fn judge_one(
+        &self,
+        ring: Ring,
+        record: Record,
+        number: BlockNumber,
+        written: Entry,
+        at: u64,
+        keep: bool,
+    ) -> Option<Survivor> {
+        if number.0 >= self.whole_blocks() || number.in_shard(self.id.layout.shard_count).0 != self.id.number
         {
             return None;
         }
-        let block = self.local(record.block);
+        let block = self.local(number);
         let entry = self.map.lookup(block).filter(|entry| entry.same_place(written))?;
         let fate = if entry.dirty() && !planted(PlantedBug::ReclaimedBeforeClean) {
             // A dirty block is never dropped. In the ring that it goes to it is not judged again until it is clean.
@@ -339,7 +336,8 @@ impl<P: Platform> Shard<P> {
                 hits: entry.hits(),
             }
         } else if keep {
-            let price = Price::of(record.fragment_bytes() as u64, self.map.mean_fragment_bytes());
+            let bytes = record.fragment_bytes() / record.blocks().count();
+            let price = Price::of(bytes as u64, self.map.mean_fragment_bytes());
             let allowance = self.allowance();
             self.tuning.reclaim(ring, block, entry.hits(), price, allowance)
         } else {
@@ -363,135 +361,6 @@ impl<P: Platform> Shard<P> {
                 })
             }
         }
-    }
-
-    /// Copies the fragments that stay to the open extents of their rings.
-    async fn store_again(self: &Rc<Self>, survivors: &[Survivor]) {
-        let region_bytes = self.id.layout.region_bytes;
-        for (range, group) in neighbours(survivors, GATHER, region_bytes, |survivor| {
-            survivor.start..survivor.end
-        }) {
-            let only_same_filled = range.is_empty();
-            let read = if only_same_filled {
-                None
-            } else {
-                self.read_cache(range.start, range.end - range.start).await.ok()
-            };
-            let read = read.map(|(buf, at)| (Arc::new(buf), at));
-            let place = |survivor: &Survivor, at: usize| {
-                let start = at + (survivor.start - range.start) as usize;
-                start..start + (survivor.end - survivor.start) as usize
-            };
-            let mut repacked = Vec::new();
-            if let Some((buf, at)) = &read
-                && self.second_codec().is_some()
-            {
-                let kept = group.iter().map(|survivor| Kept {
-                    block: survivor.block,
-                    entry: survivor.entry,
-                    place: place(survivor, *at),
-                });
-                repacked = self.repack(buf, &kept.collect::<Vec<_>>()).await;
-            }
-            let mut repacked = repacked.into_iter().peekable();
-            for (index, survivor) in group.iter().enumerate() {
-                let bytes = read.as_ref().map(|(buf, at)| &buf[place(survivor, *at)]);
-                let again = repacked.next_if(|(at, _)| *at == index).map(|(_, again)| again);
-                self.store_one_again(survivor, bytes.unwrap_or_default(), again)
-                    .await;
-            }
-        }
-    }
-
-    /// Stores a block again: its fragment as it is in `bytes`, or as it was compressed again.
-    async fn store_one_again(self: &Rc<Self>, survivor: &Survivor, bytes: &[u8], repacked: Option<Repacked>) {
-        let global: BlockNumber = self.global(survivor.block);
-        let mut verified = false;
-        loop {
-            let still = self.map.lookup(survivor.block);
-            let Some(entry) = still.filter(|entry| entry.same_place(survivor.entry)) else {
-                return;
-            };
-            // A clean block is dropped when the write budget ends meanwhile.
-            let is_refused = match entry.dirty() {
-                true => self.cache.is_fenced(),
-                false => self.allowance() == Allowance::Nothing,
-            };
-            if is_refused {
-                return;
-            }
-            let what = match &repacked {
-                Some(again) => again.as_append(entry.dirty()),
-                None => match self.as_it_is(global, entry, bytes, &mut verified) {
-                    Some(what) => what,
-                    // Without this fragment, the block is dropped below, or found lost.
-                    None => return,
-                },
-            };
-            let stored_bytes = what.fragment_bytes() as u64;
-            let ring = self.log.ring_at(entry.location());
-            if survivor.ring != ring && self.map.is_newly_clean(survivor.block) {
-                // The open extent of the ring that the block leaves may contain its *cleaned* record. Extents get their
-                // sequence when they are sealed, so that record could get a higher sequence than the block's new record.
-                self.log.seal_ring(ring);
-            }
-            let appended = self.log.append(survivor.ring, global, what, Class::Reclaim);
-            if let Some(Appended { entry: new, .. }) = appended {
-                // Hits since the decision count for the next one.
-                let hits = survivor
-                    .hits
-                    .max(entry.hits().saturating_sub(survivor.entry.hits()));
-                self.map.install(
-                    &self.log,
-                    survivor.block,
-                    new.with_hits(hits).with_dirty(entry.dirty()),
-                );
-                count(&self.stats.counters.reinserted_blocks, 1);
-                count(&self.stats.counters.dirty_moved_blocks, u64::from(entry.dirty()));
-                count(&self.stats.counters.reinserted_bytes, stored_bytes);
-                if repacked.is_some() {
-                    let saved = (survivor.end - survivor.start).saturating_sub(stored_bytes);
-                    count(&self.stats.counters.repacked_blocks, 1);
-                    count(&self.stats.counters.repacked_saved_bytes, saved);
-                }
-                self.pump_writes();
-                return;
-            }
-            // The victim is the next region to become free, so waiting for another one is useless. A clean block is dropped.
-            if self.cache.is_fenced() || !self.log.writing() {
-                return;
-            }
-            self.pump_writes();
-            self.log.room().await;
-        }
-    }
-
-    /// What stores a block as its fragment in `bytes` is. `None`: it is damaged. Whether the fragment was `verified` is kept.
-    fn as_it_is<'a>(
-        &self,
-        block: BlockNumber,
-        entry: Entry,
-        bytes: &'a [u8],
-        verified: &mut bool,
-    ) -> Option<Append<'a>> {
-        let dirty = entry.dirty();
-        let location = match entry.place() {
-            Place::SameFilled { value, .. } => return Some(Append::SameFilled { value, dirty }),
-            Place::Fragment { location, .. } => location,
-        };
-        let (header, stored) = fragment::split(bytes).ok()?;
-        let from = self.log.identity_at(block, location);
-        if self.must_be_whole() && !*verified {
-            let mut block = IoBuf::new(BLOCK_BYTES);
-            self.codecs.unpack(bytes, &from, &mut block).ok()?;
-            *verified = true;
-        }
-        Some(Append::Moved {
-            header,
-            stored,
-            from,
-            dirty,
-        })
     }
 
     /// Drops the blocks that the index still has in the region: no summary listed them, or they could not be moved.

@@ -20,7 +20,7 @@ use super::manifest_reader::{Manifest, ManifestError, ManifestPlace, read_manife
 use super::queue::Job;
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::{Platform, Shard};
-use crate::format::extent::{FRAGMENT_HEADER_BYTES, Record, RecordKind};
+use crate::format::extent::{Record, RecordKind};
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, summary_bytes};
 use crate::index::{Change, Entry};
@@ -285,8 +285,14 @@ impl<P: Platform> Shard<P> {
             let start = base + u64::from(extent.offset);
             let records = &contents.records[first..first + usize::from(extent.record_count)];
             for (record, at) in located(extent, records) {
-                if let Some((block, change)) = self.change_of(record, start, base + at) {
-                    bulk.push(block, change);
+                let Some(change) = change_of(record, start, base + at) else {
+                    continue;
+                };
+                for block in record.blocks() {
+                    let (shard, local) = block.in_shard(self.id.layout.shard_count);
+                    if block.0 < self.whole_blocks() && shard == self.id.number {
+                        bulk.push(local, change);
+                    }
                 }
             }
             if bulk.len() >= BATCH_RECORDS {
@@ -329,28 +335,6 @@ impl<P: Platform> Shard<P> {
         self.log
             .write_manifest(&self.cache, &regions, Copies::BothStable)
             .await
-    }
-
-    /// The effect of a record on the index: the block, and its entry if it is now cached.
-    fn change_of(&self, record: Record, extent: u64, at: u64) -> Option<(LocalBlock, Change)> {
-        let (shard, block) = record.block.in_shard(self.id.layout.shard_count);
-        if record.block.0 >= self.whole_blocks() || shard != self.id.number {
-            return None;
-        }
-        let entry = match record.kind {
-            RecordKind::Fragment { stored, dirty } => {
-                Entry::fragment(Location::at(at), FRAGMENT_HEADER_BYTES + usize::from(stored))
-                    .with_dirty(dirty)
-            }
-            RecordKind::SameFilled { value, dirty } => {
-                Entry::same_filled(Location::at(extent), value).with_dirty(dirty)
-            }
-            RecordKind::Tombstone if planted(PlantedBug::TombstonesForgotten) => return None,
-            RecordKind::Tombstone => return Some((block, Change::Drop)),
-            RecordKind::Cleaned if planted(PlantedBug::CleanedForgotten) => return None,
-            RecordKind::Cleaned => return Some((block, Change::Clean)),
-        };
-        Some((block, Change::Set(entry)))
     }
 
     async fn write_summary(&self, region: &InUse) -> Result<(), DeviceError> {
@@ -473,6 +457,17 @@ impl<P: Platform> Shard<P> {
             .expect("nothing is queued before the start");
         self.queue
             .offer(slot, Job::WriteTombstones { blocks }, &self.stats);
+    }
+}
+
+/// The effect of a record on the index entries of its blocks.
+fn change_of(record: Record, extent: u64, at: u64) -> Option<Change> {
+    match record.kind {
+        RecordKind::Tombstone if planted(PlantedBug::TombstonesForgotten) => None,
+        RecordKind::Tombstone => Some(Change::Drop),
+        RecordKind::Cleaned if planted(PlantedBug::CleanedForgotten) => None,
+        RecordKind::Cleaned => Some(Change::Clean),
+        _ => Entry::of_record(record, Location::at(extent), Location::at(at)).map(Change::Set),
     }
 }
 

@@ -12,7 +12,7 @@ use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
 
 use super::fragment;
-use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, fragment_checksum, records};
+use crate::format::extent::{ExtentHeader, FragmentIdentity, Packing, Record, fragment_checksum, records};
 use crate::format::layout::Layout;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max};
@@ -85,12 +85,14 @@ pub(crate) fn located<'a>(
     extent: &SummaryExtent,
     records: &'a [u64],
 ) -> impl Iterator<Item = (Record, u64)> + use<'a> {
-    let mut at = u64::from(extent.offset) + u64::from(extent.header_bytes);
-    let end = u64::from(extent.offset) + u64::from(extent.len);
+    let start = u64::from(extent.offset);
+    let mut at = start + u64::from(extent.header_bytes);
+    let end = start + u64::from(extent.len);
     records.iter().map_while(move |&bits| {
         let record = Record::unpack(bits).ok()?;
-        let next = at + record.fragment_bytes() as u64;
-        (next <= end).then(|| (record, std::mem::replace(&mut at, next)))
+        let place = record.place((at - start) as usize);
+        at = start + place.end as u64;
+        (at <= end).then(|| (record, start + place.start as u64))
     })
 }
 
@@ -403,30 +405,33 @@ impl<D: Device> Reader<'_, D> {
 
     fn are_whole(&self, at: u64, header: &ExtentHeader, bytes: &[u8]) -> bool {
         let mut within = usize::from(header.header_bytes);
-        let mut block = IoBuf::new(BLOCK_BYTES);
+        let mut block_bytes = IoBuf::new(BLOCK_BYTES);
         let mut decoders = Decoders::default();
         for bits in records(bytes, header.record_count) {
             let Ok(record) = Record::unpack(bits) else {
                 return false;
             };
-            let end = within + record.fragment_bytes();
-            let Some(stored) = bytes.get(within..end) else {
+            let place = record.place(within);
+            let Some(stored) = bytes.get(place.clone()) else {
                 return false;
             };
-            if let RecordKind::Fragment { .. } = record.kind {
-                let identity = FragmentIdentity {
-                    cache: self.place.cache_id,
-                    block: record.block,
-                    location: Location::at(self.place.start() + at + within as u64),
-                    generation: header.generation,
-                };
-                let whole = is_note_of_loss(stored, &identity)
-                    || fragment::unpack(&mut decoders, stored, &identity, &mut block).is_ok();
+            if record.has_fragment() {
+                let start = self.place.start() + at + place.start as u64;
+                let whole = record.blocks().all(|block| {
+                    let identity = FragmentIdentity {
+                        cache: self.place.cache_id,
+                        block,
+                        location: Location::at(start),
+                        generation: header.generation,
+                    };
+                    is_note_of_loss(stored, &identity)
+                        || fragment::unpack(&mut decoders, stored, &identity, &mut block_bytes).is_ok()
+                });
                 if !whole {
                     return false;
                 }
             }
-            within = end;
+            within = place.end;
         }
         true
     }
@@ -435,8 +440,8 @@ impl<D: Device> Reader<'_, D> {
 /// Whether a valid fragment says that the contents of a dirty block are lost.
 fn is_note_of_loss(bytes: &[u8], identity: &FragmentIdentity) -> bool {
     fragment::split(bytes).is_ok_and(|(header, stored)| {
-        let checksum = fragment_checksum(identity, stored.len() as u16, CodecId::LOST, 0);
-        header.codec == CodecId::LOST.0 && header.checksum.get() == checksum
+        let packing = Packing::of_one(stored.len() as u16, CodecId::LOST);
+        header.packing() == packing && header.checksum.get() == fragment_checksum(identity, packing, 0)
     })
 }
 

@@ -1,67 +1,85 @@
-//! Compressing clean fragments again with a stronger codec, when reclaim stores them again.
+//! Compressing clean blocks again with a stronger codec, when reclaim stores them again: neighbours of an aligned 16 KiB together,
+//! others alone.
+//!
+//! Neighbours are those that stay as well, and, within limits, used blocks elsewhere in main: they are read and stored again now, not
+//! when their own region is reclaimed. They leave main for main, so of their records the newest is still destroyed last.
 //!
 //! The codec threads do the work, a few blocks at a time, so that work that clients wait for is never far back in their queue.
 //! Fragments are moved as they are where processors are busy, where space is needed at once, and where it does not pay: see
 //! [`super::second_stage`].
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::mem::take;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use flaz_codec::{CodecId, CodecSpec};
 use flaz_device::{Env, IoBuf, Priority};
+use futures_util::stream::{StreamExt, iter};
 
-use super::fragment::{self, FragmentError, Packed, Packer};
-use super::log::Append;
+use super::fragment;
+use super::keep::Survivor;
 use super::packing::SECOND_JOB_BLOCKS;
 use super::second_stage::Stored;
+use super::sets::{
+    Kept, Member, Outcome, PackedGroup, Repacked, Set, alone, is_whole_group, of_broken_group, pack_set,
+};
 use super::tasks::Phase;
-use super::{Platform, Shard, Shared};
+use super::{Platform, Shard};
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, FragmentIdentity};
-use crate::index::{Entry, Place};
-use crate::planted::{PlantedBug, planted};
+use crate::format::group::{GROUP_BLOCKS_MAX, Members};
+use crate::index::Place;
+use crate::policy::Ring;
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, LocalBlock};
+use crate::units::LocalBlock;
 
-/// A fragment that reclaim stores again.
-#[derive(Clone, Debug)]
-pub(super) struct Kept {
-    pub(super) block: LocalBlock,
-    pub(super) entry: Entry,
-    /// Where it is in the buffer.
-    pub(super) place: Range<usize>,
+/// Neighbours that are read from the cache device at the same time.
+const FETCHES_MAX: usize = 8;
+
+/// What was compressed again.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    pub(super) groups: Vec<PackedGroup>,
+    pub(super) blocks: BTreeMap<LocalBlock, Repacked>,
 }
 
-/// A fragment that was compressed again.
-#[derive(Debug)]
-pub(super) struct Repacked {
-    pub(super) codec: CodecId,
-    pub(super) stored: Vec<u8>,
-    pub(super) plain_crc: u32,
+/// All blocks of the region that stay, and how many bytes of others may be stored along with them.
+pub(super) struct Wider<'a> {
+    /// By block.
+    survivors: BTreeMap<LocalBlock, &'a Survivor>,
+    bytes_left: Cell<u64>,
+    is_full: bool,
 }
 
-impl Repacked {
-    /// What stores the block so.
-    pub(super) fn as_append(&self, dirty: bool) -> Append<'_> {
-        Append::Packed {
-            codec: self.codec,
-            stored: &self.stored,
-            plain_crc: self.plain_crc,
-            dirty,
+impl<'a> Wider<'a> {
+    /// Neighbours from elsewhere leave at least an eighth of the region's bytes to be gained by its reclaim.
+    pub(super) fn new(survivors: &'a [Survivor], region_bytes: u64) -> Self {
+        let fragments = survivors.chunk_by(|a, b| a.entry.same_place(b.entry));
+        let bytes: u64 = fragments.map(|same| same[0].end - same[0].start).sum();
+        let full = region_bytes / 8 * 7;
+        Self {
+            survivors: survivors
+                .iter()
+                .map(|survivor| (survivor.block, survivor))
+                .collect(),
+            bytes_left: Cell::new(full.saturating_sub(bytes)),
+            is_full: bytes > full,
         }
     }
-}
 
-/// What a codec thread makes of a fragment. Not `Err`: its block was restored, and matches its checksum.
-type Restored = Result<Option<Repacked>, FragmentError>;
+    /// A block is stored along with others, before or after its region is reclaimed.
+    fn take(&self, guest: Survivor) {
+        if !self.survivors.contains_key(&guest.block) {
+            let left = self.bytes_left.get().saturating_sub(guest.end - guest.start);
+            self.bytes_left.set(left);
+        }
+    }
 
-struct Try {
-    /// Among the fragments that are kept.
-    index: usize,
-    place: Range<usize>,
-    stored: Stored,
-    identity: FragmentIdentity,
+    /// Whether so much of the region stays that reclaim would gain little if it moved bytes that no block needs.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
 }
 
 impl<P: Platform> Shard<P> {
@@ -72,106 +90,205 @@ impl<P: Platform> Shard<P> {
         (pays && !self.env.is_busy()).then_some(codec)
     }
 
-    /// Compresses fragments in `data` again, where it pays; the result has the index of each. A fragment that is damaged is
-    /// dropped.
-    pub(super) async fn repack(self: &Rc<Self>, data: &Shared, kept: &[Kept]) -> Vec<(usize, Repacked)> {
-        let mut repacked = Vec::new();
-        let mut tries = Vec::new();
-        for (index, fragment) in kept.iter().enumerate() {
-            tries.extend(self.to_try(data, index, fragment));
-            if tries.len() >= SECOND_JOB_BLOCKS || index + 1 == kept.len() {
-                self.repack_some(data, kept, take(&mut tries), &mut repacked)
-                    .await;
-            }
-        }
-        repacked
-    }
-
-    fn to_try(&self, data: &IoBuf, index: usize, kept: &Kept) -> Option<Try> {
-        let Place::Fragment { location, .. } = kept.entry.place() else {
-            return None;
-        };
-        if kept.entry.dirty() {
-            return None;
-        }
-        let (header, _) = fragment::split(&data[kept.place.clone()]).ok()?;
-        let stored = match CodecId(header.codec) {
-            CodecId::RAW => Stored::Raw,
-            CodecId::LZ4 => Stored::Packed,
-            _ => return None,
-        };
-        self.second_stage.tries(stored).then(|| Try {
-            index,
-            place: kept.place.clone(),
-            stored,
-            identity: self.log.identity_at(self.global(kept.block), location),
-        })
-    }
-
-    async fn repack_some(
-        self: &Rc<Self>,
-        data: &Shared,
-        kept: &[Kept],
-        tries: Vec<Try>,
-        repacked: &mut Vec<(usize, Repacked)>,
-    ) {
+    /// Compresses blocks again, where it pays. One that is damaged is dropped.
+    pub(super) async fn repack(self: &Rc<Self>, kept: Vec<Kept>, wider: &Wider<'_>) -> Again {
         // Without a free region, writers may wait for this reclaim. A start and a stop should end soon.
         let hurries = self.log.free_regions() == 0 || self.tasks.phase() != Phase::Serving;
-        let codec = self.second_codec().filter(|_| !hurries && !tries.is_empty());
-        let Some(codec) = codec else { return };
+        let second = self.second_codec().filter(|_| !hurries);
+        let mut fours: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
+        for member in kept.into_iter().filter_map(|kept| self.member(kept, false)) {
+            let four = member.kept.survivor.block.0 / GROUP_BLOCKS_MAX as u64;
+            fours.entry(four).or_default().push(member);
+        }
+        let fours: Vec<_> = fours.into_values().collect();
+        let sets: Vec<Set> = match second {
+            Some(_) => {
+                let sets = fours.into_iter().map(|four| self.set_of(four, wider));
+                iter(sets).buffered(FETCHES_MAX).concat().await
+            }
+            None => fours.into_iter().map(of_broken_group).collect(),
+        };
+        let codec = second.unwrap_or(CodecSpec::LZ4);
+        let (mut again, mut some, mut blocks) = (Again::default(), Vec::new(), 0);
+        let mut sets = sets.into_iter().filter(|set| !set.members.is_empty()).peekable();
+        while let Some(set) = sets.next() {
+            blocks += set.members.len();
+            some.push(set);
+            if blocks >= SECOND_JOB_BLOCKS || sets.peek().is_none() {
+                self.repack_some(codec, take(&mut some), &mut again).await;
+                blocks = 0;
+            }
+        }
+        again
+    }
+
+    pub(super) fn identity_of(&self, survivor: &Survivor) -> FragmentIdentity {
+        let Survivor { block, entry, .. } = *survivor;
+        self.log.identity_at(self.global(block), entry.location())
+    }
+
+    /// A block that may be compressed again: a clean one.
+    fn member(&self, mut kept: Kept, is_guest: bool) -> Option<Member> {
+        let Survivor { block, entry, .. } = kept.survivor;
+        let Place::Fragment { .. } = entry.place() else {
+            return None;
+        };
+        if entry.dirty() || self.map.is_newly_clean(block) {
+            return None;
+        }
+        let (header, stored) = fragment::split(&kept.data[kept.place.clone()]).ok()?;
+        kept.place.end = kept.place.start + FRAGMENT_HEADER_BYTES + stored.len();
+        let of = Members::from_bits(header.members).map_or(1, Members::count);
+        let stored = match CodecId(header.codec) {
+            _ if of > 1 => None,
+            CodecId::RAW => Some(Stored::Raw),
+            CodecId::LZ4 => Some(Stored::Packed),
+            _ => None,
+        };
+        Some(Member {
+            identity: self.identity_of(&kept.survivor),
+            kept,
+            of,
+            stored,
+            is_guest,
+        })
+    }
+
+    /// What to do with the members of a four that stay.
+    async fn set_of(self: &Rc<Self>, mut four: Vec<Member>, wider: &Wider<'_>) -> Vec<Set> {
+        four.retain(|member| member.stored.is_none_or(|stored| self.second_stage.tries(stored)));
+        let guests = self.guests(&four, wider);
+        if guests.is_empty() && is_whole_group(&four) {
+            return Vec::new();
+        }
+        let together = four.len() + guests.len() > 1 && self.second_stage.tries(Stored::Apart);
+        let mut members = four;
+        if together {
+            for guest in guests {
+                wider.take(guest);
+                let kept = self.fetch_fragment(guest).await;
+                members.extend(kept.and_then(|kept| self.member(kept, true)));
+            }
+            // Blocks that do not compress gain nothing.
+            members.retain(|member| !member.is_guest || member.stored != Some(Stored::Raw));
+            members.sort_unstable_by_key(|member| member.kept.survivor.block);
+        }
+        let together = together && members.len() > 1;
+        if !together {
+            members = alone(members);
+        }
+        vec![Set { members, together }]
+    }
+
+    /// Neighbours elsewhere that may be stored along with a four.
+    fn guests(&self, four: &[Member], wider: &Wider<'_>) -> Vec<Survivor> {
+        let Some(one) = four.first() else {
+            return Vec::new();
+        };
+        let one = one.kept.survivor.block;
+        let first = one.0 - one.0 % GROUP_BLOCKS_MAX as u64;
+        (first..first + GROUP_BLOCKS_MAX as u64)
+            .map(LocalBlock)
+            .filter(|block| four.iter().all(|member| member.kept.survivor.block != *block))
+            .filter_map(|block| self.guest(block, wider))
+            .collect()
+    }
+
+    /// A block that is used, in main or in the region that is reclaimed.
+    fn guest(&self, block: LocalBlock, wider: &Wider<'_>) -> Option<Survivor> {
+        let entry = self.map.lookup(block)?;
+        let Place::Fragment { sectors, .. } = entry.place() else {
+            return None;
+        };
+        if entry.dirty() {
+            return None;
+        }
+        if let Some(survivor) = wider.survivors.get(&block) {
+            return entry.same_place(survivor.entry).then_some(**survivor);
+        }
+        let bytes = u64::from(sectors) * 512;
+        let hits = entry.hits().checked_sub(1)?;
+        if wider.bytes_left.get() < bytes || self.log.ring_at(entry.location()) != Ring::Main {
+            return None;
+        }
+        let start = entry.location().offset();
+        Some(Survivor {
+            block,
+            entry,
+            ring: Ring::Main,
+            hits,
+            start,
+            end: start / 512 * 512 + bytes,
+        })
+    }
+
+    /// Reads the fragment of a block.
+    async fn fetch_fragment(self: &Rc<Self>, survivor: Survivor) -> Option<Kept> {
+        let Survivor { block, entry, .. } = survivor;
+        let location = entry.location();
+        let len = (survivor.end - survivor.start) as usize;
+        let copy = |bytes: &[u8], _| IoBuf::copy_of(&bytes[..len.min(bytes.len())]);
+        if let Some(data) = self.log.in_memory(self.global(block), location, copy) {
+            let place = 0..data.len();
+            return Some(Kept {
+                survivor,
+                data: Arc::new(data),
+                place,
+            });
+        }
+        let hit = self.hit(0, block, entry);
+        let pin = self.log.pin(location);
+        let read = self.read_cache(hit.start, hit.end - hit.start).await;
+        drop(pin);
+        let (data, at) = read.ok()?;
+        let start = at + (location.offset() - hit.start) as usize;
+        Some(Kept {
+            survivor,
+            place: start..start + len,
+            data: Arc::new(data),
+        })
+    }
+
+    async fn repack_some(self: &Rc<Self>, codec: CodecSpec, sets: Vec<Set>, again: &mut Again) {
         let started = self.env.now();
         let packer = self.codecs.take(codec, self.tuning.settings().codec);
-        let bytes = Arc::clone(data);
         let job = move || {
             let mut packer = packer;
-            let restored: Vec<Restored> = restore_and_pack(&mut packer, &bytes, &tries);
-            (packer, tries, restored)
+            let outcomes: Vec<Outcome> = sets.into_iter().map(|set| pack_set(&mut packer, set)).collect();
+            (packer, outcomes)
         };
-        let (packer, tries, restored) = self.env.compute(Priority::Write, job).await;
+        let (packer, outcomes) = self.env.compute(Priority::Write, job).await;
         self.codecs.put_back(packer);
         let counters = &self.stats.counters;
-        count(
-            &counters.repack_ns,
-            self.env.now().since(started).as_nanos() as u64,
-        );
-        for (tried, restored) in tries.iter().zip(restored) {
-            let Kept { block, entry, place } = &kept[tried.index];
-            match restored {
-                Ok(found) => {
-                    let before = place.len() - FRAGMENT_HEADER_BYTES;
-                    let now = found.as_ref().map(|found| found.stored.len());
-                    if self.second_stage.is_worth(tried.stored, before, now) {
-                        repacked.extend(found.map(|found| (tried.index, found)));
+        let took = self.env.now().since(started).as_nanos() as u64;
+        count(&counters.repack_ns, took);
+        for outcome in outcomes {
+            let members = &outcome.set.members;
+            for (at, error) in outcome.damaged {
+                let Survivor { block, entry, .. } = members[at].kept.survivor;
+                // A dirty block is not tried, and this one is clean, so there is no error to pass on.
+                let _ = self.drop_bad(block, entry, Some(&error));
+            }
+            if outcome.set.together {
+                self.second_stage.note(Stored::Apart, outcome.group.is_some());
+            }
+            again.groups.extend(outcome.group);
+            for (at, found) in outcome.alone {
+                let member = &members[at];
+                // What is left of a group cannot stay as it is.
+                let worth = match member.stored {
+                    Some(stored) => {
+                        let before = member.kept.place.len() - FRAGMENT_HEADER_BYTES;
+                        let now = found.as_ref().map(|found| found.stored.len());
+                        self.second_stage.is_worth(stored, before, now)
                     }
-                }
-                Err(error) => {
-                    // A dirty block is not tried, and this one is clean, so there is no error to pass on.
-                    let _ = self.drop_bad(*block, *entry, Some(&error));
-                }
+                    None => true,
+                };
+                let found = found.filter(|_| worth);
+                again
+                    .blocks
+                    .extend(found.map(|found| (member.kept.survivor.block, found)));
             }
         }
     }
-}
-
-fn restore_and_pack(packer: &mut Packer, data: &IoBuf, tries: &[Try]) -> Vec<Restored> {
-    let mut decoders = flaz_codec::Decoders::default();
-    let mut block = IoBuf::new(BLOCK_BYTES);
-    packer.next_request();
-    let mut restore = |tried: &Try| {
-        let bytes = &data[tried.place.clone()];
-        match fragment::unpack(&mut decoders, bytes, &tried.identity, &mut block) {
-            Err(FragmentError::Checksum { .. }) if planted(PlantedBug::RepackedDamaged) => {}
-            unpacked => unpacked?,
-        }
-        let mut stored = Vec::new();
-        Ok(match packer.pack(&block, &mut stored) {
-            Packed::Compressed { codec, plain_crc, .. } => Some(Repacked {
-                codec,
-                stored,
-                plain_crc,
-            }),
-            Packed::SameFilled(_) | Packed::Raw { .. } => None,
-        })
-    };
-    tries.iter().map(&mut restore).collect()
 }

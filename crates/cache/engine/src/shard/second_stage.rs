@@ -13,8 +13,13 @@ const ORIGIN_SLOW: Duration = Duration::from_micros(250);
 const ORIGIN_FAST: Duration = Duration::from_micros(150);
 /// Most fragments in a row that are not tried after one that did not shrink.
 const SKIPPED_MAX: u8 = 63;
+/// Most neighbours in a row that are not tried together. Fewer, because whether neighbours have something in common differs from place
+/// to place.
+const APART_SKIPPED_MAX: u8 = 7;
 /// A stronger codec must save one part in this many of the stored bytes, or the fragment stays as it is.
 const SAVING_PART: usize = 16;
+/// The same of neighbours together, which mostly have gone through the stronger codec before.
+const TOGETHER_SAVING_PART: usize = 64;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -22,6 +27,7 @@ pub(super) struct SecondStage {
     pays: Cell<bool>,
     raw: Sampling,
     packed: Sampling,
+    apart: Sampling,
 }
 
 /// How a fragment is stored before it is compressed again.
@@ -31,6 +37,8 @@ pub(super) enum Stored {
     Raw,
     /// By the first codec.
     Packed,
+    /// Neighbours, each alone or in several groups.
+    Apart,
 }
 
 impl SecondStage {
@@ -49,21 +57,41 @@ impl SecondStage {
 
     /// Whether `now` stored bytes instead of `before` are worth it. The answer counts for later fragments.
     pub(super) fn is_worth(&self, stored: Stored, before: usize, now: Option<usize>) -> bool {
-        let worth = now.is_some_and(|now| now + before / SAVING_PART <= before);
-        self.sampling(stored).note(worth);
+        let worth = now.is_some_and(|now| Self::saves(before, now));
+        self.note(stored, worth);
         worth
+    }
+
+    /// The same, pure.
+    pub(super) fn saves(before: usize, now: usize) -> bool {
+        now + before / SAVING_PART <= before
+    }
+
+    /// The same for neighbours that are compressed together.
+    pub(super) fn saves_together(before: usize, now: usize) -> bool {
+        now + before / TOGETHER_SAVING_PART <= before
+    }
+
+    /// Whether the result was worth it counts for later fragments.
+    pub(super) fn note(&self, stored: Stored, worth: bool) {
+        let max = match stored {
+            Stored::Apart => APART_SKIPPED_MAX,
+            Stored::Raw | Stored::Packed => SKIPPED_MAX,
+        };
+        self.sampling(stored).note(worth, max);
     }
 
     fn sampling(&self, stored: Stored) -> &Sampling {
         match stored {
             Stored::Raw => &self.raw,
             Stored::Packed => &self.packed,
+            Stored::Apart => &self.apart,
         }
     }
 }
 
 /// Which fragments are tried: all as long as they shrink. After one that does not, one is not tried; after each further one
-/// that does not, twice as many and one more, up to [`SKIPPED_MAX`].
+/// that does not, twice as many and one more, up to a maximum.
 #[derive(Debug, Default)]
 struct Sampling {
     /// Fragments in a row that are not tried after one that does not shrink.
@@ -79,7 +107,7 @@ impl Sampling {
         left == 0
     }
 
-    fn note(&self, shrank: bool) {
+    fn note(&self, shrank: bool, skipped_max: u8) {
         let skips = match shrank {
             true => 0,
             false => self
@@ -87,7 +115,7 @@ impl Sampling {
                 .get()
                 .saturating_mul(2)
                 .saturating_add(1)
-                .min(SKIPPED_MAX),
+                .min(skipped_max),
         };
         self.skips.set(skips);
         self.left.set(skips);

@@ -137,8 +137,9 @@ impl<P: Platform> Shard<P> {
             return;
         };
         let end = Location(start.0 + u64::from(self.id.layout.extent_bytes) / UNIT_BYTES);
-        for record in records.into_iter().filter_map(|bits| Record::unpack(bits).ok()) {
-            let block = self.local(record.block);
+        let records = records.into_iter().filter_map(|bits| Record::unpack(bits).ok());
+        for (record, block) in records.flat_map(|record| record.blocks().map(move |block| (record, block))) {
+            let block = self.local(block);
             let entry = self.map.lookup(block);
             match entry {
                 // A writer of a dirty block handles the failure itself, and a moved dirty block is still at its old location.

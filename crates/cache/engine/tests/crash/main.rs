@@ -237,6 +237,7 @@ fn no_crash_loses_or_revives_anything() {
         ("reclaimed blocks", counts.did.reclaimed_blocks),
         ("reinserted blocks", counts.did.reinserted_blocks),
         ("blocks compressed again", counts.did.repacked_blocks),
+        ("blocks stored together", counts.did.grouped_blocks),
         ("overtaken admissions", counts.did.refused_overtaken),
         ("joined reads", counts.did.joined_reads),
         ("tombstones", counts.did.tombstones),

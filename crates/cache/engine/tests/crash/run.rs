@@ -223,6 +223,8 @@ impl Life {
 pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, String> {
     let sim = Sim::new(script.seed);
     sim.set_parallelism(shape.cores);
+    // Then groups move as they are.
+    sim.set_busy(script.seed % 3 == 1);
     sim.set_step_limit(STEPS_MAX);
     let env = sim.env();
     let (cache, origin) = if script.watch || script.watch_end {

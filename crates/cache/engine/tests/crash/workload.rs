@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Duration;
 
+use flaz_codec::CodecChoice;
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{Mode, Settings, StrictFlush};
@@ -232,6 +233,24 @@ impl Shape {
             .windows(2)
             .all(|pair| pair[0].first + pair[0].count <= pair[1].first);
         assert!(apart, "spots overlap: {spots:?}");
+        let mut settings = Settings {
+            mode: Self::mode_of_base(base),
+            policy: PolicyKind::ALL[rng.below(3) as usize],
+            codec: ["lz4", "none", "auto", "lzo"][rng.below(4) as usize]
+                .parse()
+                .expect("a codec"),
+            sequential_cutoff: if later.below(4) == 0 { CUTOFF_BYTES } else { 0 },
+            dirty_percent: [10, 25, 50][(base / 4 % 3) as usize],
+            strict_flush: [StrictFlush::Always, StrictFlush::Never][(base / 4 % 2) as usize],
+            write_budget: match base / 8 % 4 {
+                3 => WriteBudget::BytesPerDay(BUDGET_PER_DAY),
+                _ => WriteBudget::None,
+            },
+        };
+        if has_groups(base) {
+            settings.codec = CodecChoice::Auto;
+            settings.policy = PolicyKind::S3Fifo;
+        }
         Self {
             origin_len,
             grown_len,
@@ -242,20 +261,7 @@ impl Shape {
                 shard_count: Some(shard_count as u32),
                 threads: None,
             },
-            settings: Settings {
-                mode: Self::mode_of_base(base),
-                policy: PolicyKind::ALL[rng.below(3) as usize],
-                codec: ["lz4", "none", "auto", "lzo"][rng.below(4) as usize]
-                    .parse()
-                    .expect("a codec"),
-                sequential_cutoff: if later.below(4) == 0 { CUTOFF_BYTES } else { 0 },
-                dirty_percent: [10, 25, 50][(base / 4 % 3) as usize],
-                strict_flush: [StrictFlush::Always, StrictFlush::Never][(base / 4 % 2) as usize],
-                write_budget: match base / 8 % 4 {
-                    3 => WriteBudget::BytesPerDay(BUDGET_PER_DAY),
-                    _ => WriteBudget::None,
-                },
-            },
+            settings,
             origin_alignment,
             origin_discard: [DiscardMode::Zero, DiscardMode::Zero, DiscardMode::Mixed][rng.below(3) as usize],
             spots: spots.into(),
@@ -263,6 +269,11 @@ impl Shape {
             cores: 1 + rng.below(2) as usize,
         }
     }
+}
+
+/// Whether the cache of a base stores neighbours together, as often as it can: in both modes, with one shard and with two.
+fn has_groups(base: u64) -> bool {
+    base % 5 == 1
 }
 
 /// A device that fails operations, rarely or often.
@@ -416,7 +427,12 @@ impl Scenario {
                 };
                 let client = rng.below(3) as u32;
                 steps.push(Step { phase: 0, client, op });
-                for op in [generator.op(), generator.ballast()] {
+                let mut more = vec![generator.op(), generator.ballast()];
+                if shape.settings.codec == CodecChoice::Auto {
+                    // What is used stays, with its neighbours.
+                    more.push(Op::Read { place });
+                }
+                for op in more {
                     if !matches!(op, Op::Mode(_)) {
                         steps.push(Step { phase: 0, client, op });
                     }
@@ -547,7 +563,12 @@ impl<'a> Generator<'a> {
 
     fn version(&mut self) -> u64 {
         self.next_version += 1;
-        self.next_version
+        let number = self.next_version;
+        // Neighbours that do not compress are not stored together.
+        match self.shape.settings.codec {
+            CodecChoice::Auto => number / 4 * 8 + 4 + number % 4,
+            CodecChoice::One(_) => number,
+        }
     }
 
     fn whole(&self, spot: usize) -> Place {

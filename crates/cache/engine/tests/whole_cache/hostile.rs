@@ -235,7 +235,11 @@ fn absurd_shard_states_start_cold() {
 #[test]
 fn an_image_that_is_longer_than_any_is_not_read() {
     let victim = Victim::new();
-    let image = victim.with_state(|page| put(page, 32, &victim.geometry.region_bytes.to_le_bytes()));
+    let image = victim.with_state(|page| {
+        put(page, 32, &(2 * victim.geometry.region_bytes).to_le_bytes());
+        put(page, 44, &2u32.to_le_bytes());
+        put(page, 48, &[6, 0, 0, 0, 7, 0, 0, 0]);
+    });
     let rig = Rig::from_images(1, &victim.origin, &image);
     let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
     let mut wrong = findings.into_iter().filter_map(|finding| finding.object.err());

@@ -6,6 +6,8 @@ use std::time::Duration;
 use flaz_engine::check::Object;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::stats::Counts;
+use flaz_engine::units::BlockNumber;
+use flaz_engine::volume::Volume;
 use flaz_sim::{DiskConfig, Rng};
 
 use crate::rig::{BLOCK, FRONT_BYTES, Open, Rig, SMALLEST, filled_disk, plain_disk, settings};
@@ -55,6 +57,40 @@ async fn use_blocks(open: &Open, regions: u64) -> Counts {
     }
 }
 
+/// Uses some blocks often and others at random, so that main is filled, until so many more regions have been reclaimed.
+async fn use_main(open: &Open, regions: u64) -> Counts {
+    let before = open.cache.stats().counts.regions_reclaimed;
+    let mut rng = Rng::new(before);
+    for turn in 0.. {
+        let counts = open.cache.stats().counts;
+        if counts.regions_reclaimed >= before + regions {
+            return counts;
+        }
+        assert!(turn < 2000, "{counts:?}");
+        for _ in 0..8 {
+            let first = USED.end + rng.below(400) * 8;
+            open.read(first * BLOCK, 8 * BLOCK).await;
+        }
+        open.stored().await;
+        if turn % 8 == 0 {
+            for number in USED {
+                open.read(number * BLOCK, BLOCK).await;
+            }
+        }
+    }
+    unreachable!("it returns")
+}
+
+/// How many of the blocks that are used often are cached.
+fn cached(open: &Open) -> usize {
+    let shards = open.cache.shards();
+    let is_cached = |number: &u64| {
+        let number = BlockNumber(*number);
+        shards.iter().any(|shard| shard.is_cached(number))
+    };
+    USED.filter(is_cached).count()
+}
+
 async fn check_contents(open: &Open, fill: fn(u64, &mut [u8; 4096])) {
     let mut block = [0; 4096];
     for number in USED {
@@ -71,6 +107,7 @@ fn what_stays_is_compressed_again_and_reads_the_same() {
         let counts = use_blocks(&open, 40).await;
         assert!(counts.repacked_blocks >= USED.end / 2, "{counts:?}");
         assert!(counts.repacked_saved_bytes > 0, "{counts:?}");
+        assert!(counts.grouped_blocks >= USED.end / 2, "{counts:?}");
         check_contents(&open, words).await;
         std::mem::forget(open);
     });
@@ -89,7 +126,7 @@ fn what_stays_is_compressed_again_and_reads_the_same() {
                 .filter(|finding| finding.object.as_ref().is_ok_and(live))
                 .count()
         };
-        assert!(live("fragment-zstd") > 0 && live("fragment-lz4") > 0);
+        assert!(live("group-zstd") > USED.end as usize / 2 && live("fragment-lz4") > 0);
     });
 }
 
@@ -107,7 +144,7 @@ fn a_fast_origin_and_busy_processors_leave_blocks_as_they_are() {
             check_contents(&open, words).await;
             open.stop().await.expect("stops");
             let findings = rig.check().await.expect("has a superblock");
-            assert!(findings.iter().all(|finding| finding.kind != "fragment-zstd"));
+            assert!(findings.iter().all(|finding| !finding.kind.ends_with("zstd")));
         });
     }
 }
@@ -163,4 +200,89 @@ fn planted_damage_is_noticed() {
     let outcome = std::panic::catch_unwind(damage_is_found_before_a_block_is_compressed_again);
     plant(None);
     assert!(outcome.is_err(), "nothing notices that damage becomes valid");
+}
+
+/// A write or a trim of one member takes that member out of its group, and no other, also after further reclaims and a kill, and
+/// where the processors are busy, so that groups move as they are.
+#[test]
+fn members_of_a_group_change_alone() {
+    let rig = rig(words, Duration::from_millis(2));
+    let check = async |open: &Open| {
+        let mut block = [0; 4096];
+        for number in USED {
+            words(number, &mut block);
+            match number % 8 {
+                1 => words(number + 9999, &mut block),
+                6 => block = [0; 4096],
+                _ => {}
+            }
+            assert!(open.read(number * BLOCK, BLOCK).await == block, "block {number}");
+        }
+        // Several at once.
+        for number in USED.step_by(8) {
+            let found = open.read(number * BLOCK, 8 * BLOCK).await;
+            words(number + 3, &mut block);
+            assert!(found[3 * 4096..4 * 4096] == block, "block {}", number + 3);
+        }
+    };
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        let counts = use_blocks(&open, 40).await;
+        assert!(counts.grouped_blocks >= USED.end / 2, "{counts:?}");
+        let before = cached(&open);
+        for number in USED.step_by(8) {
+            let mut block = [0; 4096];
+            words(number + 1 + 9999, &mut block);
+            open.write((number + 1) * BLOCK, &block).await;
+            let trimmed = open.volume.trim((number + 6) * BLOCK, BLOCK, false);
+            trimmed.await.expect("trims");
+            open.stored().await;
+        }
+        let after = cached(&open);
+        assert!(after + 30 >= before, "{after} of {before} are left");
+        check(&open).await;
+        rig.sim.set_busy(true);
+        let counts = use_main(&open, 80).await;
+        assert!(counts.groups_divided > 0, "{counts:?}");
+        check(&open).await;
+        rig.sim.set_busy(false);
+        use_main(&open, 40).await;
+        check(&open).await;
+        std::mem::forget(open);
+    });
+    rig.sim.kill_tasks();
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        check(&open).await;
+        open.stop().await.expect("stops");
+        let findings = rig.check().await.expect("has a superblock");
+        assert!(findings.iter().all(|finding| finding.object.is_ok()));
+    });
+}
+
+/// Without the second codec, groups stay readable, and are divided when few of their blocks stay.
+#[test]
+fn groups_outlive_a_change_of_the_codec() {
+    let rig = rig(words, Duration::from_millis(2));
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        let counts = use_blocks(&open, 40).await;
+        assert!(counts.grouped_blocks >= USED.end / 2, "{counts:?}");
+        for codec in ["none", "zlib:1"] {
+            open.cache.set(&settings(codec, PolicyKind::S3Fifo));
+            use_main(&open, 80).await;
+            check_contents(&open, words).await;
+        }
+        open.stop().await.expect("stops");
+    });
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn planted_dead_members_are_noticed() {
+    use flaz_engine::planted::{PlantedBug, plant};
+    plant(Some(PlantedBug::DeadMemberKept));
+    let outcome = std::panic::catch_unwind(members_of_a_group_change_alone);
+    plant(None);
+    assert!(outcome.is_err(), "nothing notices that a member comes back");
 }

@@ -4,7 +4,9 @@ use flaz_codec::CodecId;
 
 use super::lsn::Lsn;
 use crate::format::extent::{FragmentHeader, FragmentIdentity, fragment_bytes};
+use crate::format::group::Members;
 use crate::index::Entry;
+use crate::shard::fragment::checksums_bytes;
 
 /// The source of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,23 @@ pub(in crate::shard) enum Append<'a> {
         from: FragmentIdentity,
         dirty: bool,
     },
+    /// Freshly packed blocks of an aligned four, clean: with the CRC-32C of each.
+    Group {
+        codec: CodecId,
+        stream: &'a [u8],
+        members: Members,
+        plain_crcs: &'a [u32],
+        /// Those that the record is about: the others have changed since.
+        live: Members,
+    },
+    /// A moved group. `from`: of any of its blocks.
+    MovedGroup {
+        header: FragmentHeader,
+        stored: &'a [u8],
+        from: FragmentIdentity,
+        /// Those that the record is about.
+        live: Members,
+    },
     /// A same-filled block.
     SameFilled { value: u8, dirty: bool },
     /// The block is no longer cached.
@@ -61,13 +80,22 @@ impl Append<'_> {
     pub(super) fn is_dirty(&self) -> bool {
         match *self {
             Self::Packed { dirty, .. } | Self::Moved { dirty, .. } | Self::SameFilled { dirty, .. } => dirty,
-            Self::Tombstone | Self::Cleaned => false,
+            Self::Group { .. } | Self::MovedGroup { .. } | Self::Tombstone | Self::Cleaned => false,
         }
+    }
+
+    pub(super) fn is_group(&self) -> bool {
+        matches!(self, Self::Group { .. } | Self::MovedGroup { .. })
     }
 
     pub(in crate::shard) fn fragment_bytes(&self) -> usize {
         match self {
-            Self::Packed { stored, .. } | Self::Moved { stored, .. } => fragment_bytes(stored.len()),
+            Self::Packed { stored, .. } | Self::Moved { stored, .. } | Self::MovedGroup { stored, .. } => {
+                fragment_bytes(stored.len())
+            }
+            Self::Group {
+                stream, plain_crcs, ..
+            } => fragment_bytes(checksums_bytes(plain_crcs.len()) + stream.len()),
             Self::SameFilled { .. } | Self::Tombstone | Self::Cleaned => 0,
         }
     }

@@ -346,7 +346,8 @@ impl State {
             let extent = open.and_then(|open| open.extent.as_ref());
             extent.is_some_and(|extent| {
                 let mut records = extent.records.iter();
-                records.any(|&bits| Record::unpack(bits).is_ok_and(|record| record.block == block))
+                let is_about = |record: Record| record.blocks().any(|one| one == block);
+                records.any(|&bits| Record::unpack(bits).is_ok_and(is_about))
             })
         })
     }

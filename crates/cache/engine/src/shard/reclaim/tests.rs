@@ -7,6 +7,7 @@ use futures_util::future::join;
 use super::*;
 use crate::format::geometry::GeometryOptions;
 use crate::shard::simulated::{Disks, Simulated, contents, raw};
+use crate::units::LocalBlock;
 
 const REGIONS: u64 = 8;
 

@@ -6,17 +6,18 @@ use crate::shard::log::in_flight::{EndedRegion, Extent, Stage, SummaryStage};
 use crate::shard::log::lsn::{Lsn, Positions};
 use crate::shard::log::regions::FREE_REGIONS_RESERVED;
 
-use flaz_codec::CodecId;
 use flaz_device::IoBuf;
 use zerocopy::IntoBytes;
 
 use crate::format::extent::{
-    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, RECORD_BYTES, Record, RecordKind,
-    header_bytes_for, header_copy_bytes, records_max,
+    ExtentHeader, FragmentHeader, FragmentIdentity, Packing, RECORD_BYTES, Record, RecordKind,
+    fragment_checksum, header_bytes_for, header_copy_bytes, moved_checksum, records_max,
 };
+use crate::format::group::GROUP_ALIGN_BYTES;
 use crate::format::summary::{Summary, SummaryExtent, summary_bytes};
 use crate::index::Entry;
 use crate::policy::Ring;
+use crate::shard::fragment::{Group, checksums_bytes};
 use crate::units::{BlockNumber, Location, Sequence};
 
 impl State {
@@ -38,12 +39,14 @@ impl State {
             return None;
         }
         let bytes = what.fragment_bytes();
-        self.make_room(ring, bytes, for_reclaim)?;
+        let align = if what.is_group() { GROUP_ALIGN_BYTES } else { 1 };
+        self.make_room(ring, bytes + align - 1, for_reclaim)?;
         let slot = usize::from(ring.number());
         let open = self.open[slot].as_mut().expect("room was made");
         let extent = open.extent.as_mut().expect("room was made");
         let extent_start = u64::from(open.number) * self.layout.region_bytes + u64::from(extent.offset);
-        let location = Location::at(extent_start + extent.used as u64);
+        let start = extent.used.next_multiple_of(align);
+        let location = Location::at(extent_start + start as u64);
         let generation = self.regions.generation_of(open.number);
         let identity = FragmentIdentity {
             cache: self.identity.cache,
@@ -51,56 +54,17 @@ impl State {
             location,
             generation,
         };
-        assert!(
-            extent.used + bytes <= extent.buf.len(),
-            "room was made in the extent"
-        );
-        let place = &mut extent.buf[extent.used..extent.used + bytes];
-        let (kind, entry) = match what {
-            Append::Packed {
-                codec,
-                stored,
-                plain_crc,
-                dirty,
-            } => {
-                let len = stored.len() as u16;
-                let checksum = crate::format::extent::fragment_checksum(&identity, len, codec, plain_crc);
-                write_fragment(place, checksum, codec, stored);
-                (
-                    RecordKind::Fragment { stored: len, dirty },
-                    Entry::fragment(location, FRAGMENT_HEADER_BYTES + stored.len()),
-                )
-            }
-            Append::Moved {
-                header,
-                stored,
-                from,
-                dirty,
-            } => {
-                let checksum = crate::format::extent::moved_checksum(&header, &from, &identity);
-                write_fragment(place, checksum, CodecId(header.codec), stored);
-                let len = stored.len() as u16;
-                (
-                    RecordKind::Fragment { stored: len, dirty },
-                    Entry::fragment(location, FRAGMENT_HEADER_BYTES + stored.len()),
-                )
-            }
-            Append::SameFilled { value, dirty } => (
-                RecordKind::SameFilled { value, dirty },
-                Entry::same_filled(Location::at(extent_start), value),
-            ),
-            Append::Tombstone => (
-                RecordKind::Tombstone,
-                Entry::same_filled(Location::at(extent_start), 0),
-            ),
-            Append::Cleaned => (
-                RecordKind::Cleaned,
-                Entry::same_filled(Location::at(extent_start), 0),
-            ),
-        };
+        assert!(start + bytes <= extent.buf.len(), "room was made in the extent");
+        extent.buf[extent.used..start].fill(0);
+        let kind = write_fragment(&mut extent.buf[start..start + bytes], what, &identity);
+        let record = Record { block, kind };
+        let extent_location = Location::at(extent_start);
+        let entry = Entry::of_record(record, extent_location, location);
+        let entry = entry.unwrap_or_else(|| Entry::same_filled(extent_location, 0));
+        let bytes = start + bytes - extent.used;
         extent.moves_dirty |= for_reclaim && what.is_dirty();
         extent.used += bytes;
-        extent.records.push(Record { block, kind }.pack());
+        extent.records.push(record.pack());
         let counted = match (class, what) {
             (_, Append::Tombstone | Append::Cleaned) => None,
             (Class::Client, what) if what.is_dirty() => Some(&mut self.appended_bytes.dirty),
@@ -438,15 +402,94 @@ impl State {
     }
 }
 
-fn write_fragment(place: &mut [u8], checksum: u32, codec: CodecId, stored: &[u8]) {
-    let header = FragmentHeader {
-        checksum: checksum.into(),
-        stored: (stored.len() as u16).into(),
-        codec: codec.0,
-        flags: 0,
-    };
-    place[..FRAGMENT_HEADER_BYTES].copy_from_slice(header.as_bytes());
-    let (bytes, padding) = place[FRAGMENT_HEADER_BYTES..].split_at_mut(stored.len());
-    bytes.copy_from_slice(stored);
-    padding.fill(0);
+/// Writes the fragment of a record, if it has one, to its place. Returns what the record says.
+fn write_fragment(place: &mut [u8], what: Append<'_>, identity: &FragmentIdentity) -> RecordKind {
+    match what {
+        Append::Packed {
+            codec,
+            stored,
+            plain_crc,
+            dirty,
+        } => {
+            let packing = Packing::of_one(stored.len() as u16, codec);
+            let checksum = fragment_checksum(identity, packing, plain_crc);
+            write_parts(place, FragmentHeader::new(checksum, packing), &[], stored);
+            let stored = packing.stored;
+            RecordKind::Fragment { stored, dirty }
+        }
+        Append::Moved {
+            header,
+            stored,
+            from,
+            dirty,
+        } => {
+            let packing = header.packing();
+            let checksum = moved_checksum(header.checksum.get(), packing, &from, identity);
+            write_parts(place, FragmentHeader::new(checksum, packing), &[], stored);
+            let stored = packing.stored;
+            RecordKind::Fragment { stored, dirty }
+        }
+        Append::Group {
+            codec,
+            stream,
+            members,
+            plain_crcs,
+            live,
+        } => {
+            assert!(members.contains(live) && members.count() == plain_crcs.len());
+            let packing = Packing {
+                stored: (checksums_bytes(plain_crcs.len()) + stream.len()) as u16,
+                codec,
+                members: members.bits(),
+            };
+            let blocks = members.blocks(identity.block).zip(plain_crcs);
+            let checksums =
+                blocks.map(|(block, crc)| fragment_checksum(&identity.with_block(block), packing, *crc));
+            write_group(place, packing, checksums, stream);
+            let stored = packing.stored;
+            RecordKind::Group {
+                members: live,
+                stored,
+            }
+        }
+        Append::MovedGroup {
+            header,
+            stored,
+            from,
+            live,
+        } => {
+            let (packing, group) = (header.packing(), Group::of(header, stored).expect("a group"));
+            assert!(group.members.contains(live));
+            let blocks = group.members.blocks(identity.block).zip(group.checksums());
+            let checksums = blocks.map(|(block, checksum)| {
+                let (from, to) = (from.with_block(block), identity.with_block(block));
+                moved_checksum(checksum, packing, &from, &to)
+            });
+            write_group(place, packing, checksums, group.stream());
+            let stored = packing.stored;
+            RecordKind::Group {
+                members: live,
+                stored,
+            }
+        }
+        Append::SameFilled { value, dirty } => RecordKind::SameFilled { value, dirty },
+        Append::Tombstone => RecordKind::Tombstone,
+        Append::Cleaned => RecordKind::Cleaned,
+    }
+}
+
+fn write_group(place: &mut [u8], packing: Packing, mut checksums: impl Iterator<Item = u32>, stream: &[u8]) {
+    let first = checksums.next().expect("a group has members");
+    let others: Vec<u8> = checksums.flat_map(u32::to_le_bytes).collect();
+    write_parts(place, FragmentHeader::new(first, packing), &others, stream);
+}
+
+fn write_parts(place: &mut [u8], header: FragmentHeader, checksums: &[u8], stored: &[u8]) {
+    let mut rest = place;
+    for part in [header.as_bytes(), checksums, stored] {
+        let (here, after) = rest.split_at_mut(part.len());
+        here.copy_from_slice(part);
+        rest = after;
+    }
+    rest.fill(0);
 }
