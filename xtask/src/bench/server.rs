@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::options::BenchError;
 
 /// Time limit for a server to start or to stop.
-const WITHIN: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_secs(60);
 
 /// A server on a Unix socket; killed when dropped.
 pub struct Server {

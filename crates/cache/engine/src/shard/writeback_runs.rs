@@ -146,7 +146,9 @@ impl<P: Platform> Shard<P> {
             let offset = self.global(run[at].block).offset();
             let bytes = (len * BLOCK_BYTES) as u64;
             let part = (!zero).then(|| IoBuf::copy_of(&data[at * BLOCK_BYTES..][..len * BLOCK_BYTES]));
+            let sent = self.env.now();
             let result = self.origin.write_clean(offset, bytes, part).await;
+            self.origin.shared().note_clean_write(self.env.now().since(sent));
             if let Err(error) = result.map_err(IoError::Origin) {
                 self.writeback
                     .note_failing(&self.env, &error, Failing::Writes, begun);
@@ -161,7 +163,8 @@ impl<P: Platform> Shard<P> {
 
     /// Waits until a run may go to the origin; `None`: the origin fails and the shard stops. With reads in flight there is one
     /// run for every [`READS_PER_RUN`] reads, at least one, fewer the less urgent writeback is, and each waits a while for an
-    /// idle moment. Readers keep most of a disk (a single reader half of it), and their share changes slowly.
+    /// idle moment. Readers keep most of a disk (a single reader half of it), and their share changes slowly. Without reads, there
+    /// are as many as the origin serves without a long queue: the next read would wait for all of it.
     async fn take_turn(&self) -> Option<Counted<'_>> {
         let started = self.env.now();
         if self.writeback.progress().is_origin_failing() {

@@ -7,7 +7,7 @@
 //! | [`flushes`] | which flushes of a device failed, for all shards |
 //! | [`watch`], [`noting`] | what the origin begins with, and noting it |
 //! | [`error_log`] | errors of both, in the log |
-//! | [`counts`] | what the shards of a cache count together |
+//! | [`counts`], [`pace`] | what the shards of a cache count together, and how many writeback runs there may be |
 //!
 //! Nothing here knows what the bytes mean.
 
@@ -18,6 +18,7 @@ mod flushes;
 mod mean;
 mod noting;
 mod origin;
+mod pace;
 #[cfg(test)]
 mod tests;
 mod watch;
