@@ -521,7 +521,7 @@ mod tests {
             .expect_err("an old version")
             .to_string();
         assert!(
-            error.contains("format version 3, expected 4") && error.contains("flaz create"),
+            error.contains("format version 4, expected 5") && error.contains("flaz create"),
             "{error}"
         );
     }
