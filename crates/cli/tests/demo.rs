@@ -153,14 +153,14 @@ fn a_quick_demo_gives_table_page_and_json_and_leaves_nothing() {
     let result = fs::read(rig.path("out/result.json")).expect("the JSON");
     let result: Value = serde_json::from_slice(&result).expect("JSON");
     let run = |number: usize, field: &str| result["runs"][number][field].as_f64().expect("a number");
-    assert_eq!(result["runs"].as_array().map(Vec::len), Some(3));
-    for number in 0..3 {
+    assert_eq!(result["runs"].as_array().map(Vec::len), Some(4));
+    for number in 0..4 {
         assert!(
             run(number, "requests") > 50.0 && run(number, "blocks_verified") > 100.0,
             "{result:#}"
         );
     }
-    for number in [1, 2] {
+    for number in 1..4 {
         assert_eq!(result["runs"][number]["restarted_warm"], true);
         assert!(run(number, "hit_ratio") > 0.1, "{result:#}");
         assert!(
@@ -173,12 +173,14 @@ fn a_quick_demo_gives_table_page_and_json_and_leaves_nothing() {
             .as_f64()
             .expect("a number")
     };
-    assert!(
-        logical(2) > 1.4 * logical(1),
-        "compressed {} uncompressed {}",
-        logical(2),
-        logical(1)
-    );
+    for compressed in [2, 3] {
+        assert!(
+            logical(compressed) > 1.4 * logical(1),
+            "compressed {} uncompressed {}",
+            logical(compressed),
+            logical(1)
+        );
+    }
     // Which cache is faster in so short a run depends on the machine, so it is not tested.
 }
 

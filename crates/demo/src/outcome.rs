@@ -358,12 +358,14 @@ impl Outcome {
             .map(|(codec, gain)| format!("{gain:.2} ({codec})"))
             .collect();
         let listed = each.join(" and ");
-        if gains.iter().any(|(_, gain)| *gain < 1.0 - NOISE) {
+        let is_faster = gains.iter().any(|(_, gain)| *gain > 1.0 + NOISE);
+        let is_slower = gains.iter().any(|(_, gain)| *gain < 1.0 - NOISE);
+        if is_slower && !is_faster {
             format!(
                 "A compressed cache is slower here: {listed} times the requests of the uncompressed one (the \
                  data compresses {ratio:.2}:1)."
             )
-        } else if gains.iter().any(|(_, gain)| *gain > 1.0 + NOISE) {
+        } else if is_faster {
             format!(
                 "With the same SSD, a compressed cache serves {listed} times the requests of the uncompressed \
                  one, and {over_disk:.1} times those of the disk alone."

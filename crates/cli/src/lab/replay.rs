@@ -218,7 +218,7 @@ fn model(text: &str) -> Result<Model, String> {
         _ => None,
     };
     let ((latency, read), write) = parsed
-        .ok_or("expected hdd, ssd, network-volume, or LATENCY,READ,WRITE such as 8ms,200MB/s,180MB/s")?;
+        .ok_or("expected hdd, ssd, network-volume, or LATENCY,READ,WRITE such as 8ms,200MB/s,180MB/s, with rates of at least 1MB/s")?;
     Ok(Model {
         latency,
         // As a disk, if it is as slow as one.
@@ -241,10 +241,13 @@ fn milliseconds(text: &str) -> Option<Duration> {
     (duration <= Duration::from_secs(10)).then_some(duration)
 }
 
+/// Least rate of a modelled device, in bytes per second: less would overflow the virtual time.
+const RATE_MIN: u64 = 1_000_000;
+
 fn rate(text: &str) -> Option<u64> {
     size::parse(text.strip_suffix("/s")?)
         .ok()
-        .filter(|rate| *rate > 0)
+        .filter(|rate| *rate >= RATE_MIN)
 }
 
 fn endurance(text: &str) -> Result<u64, String> {

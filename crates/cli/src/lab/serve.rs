@@ -35,11 +35,11 @@ wear, as drives report them by SMART.
 Examples:
   flaz lab serve --nbd unix:/tmp/ssd.sock
   flaz lab serve --device sf1222 --size 4G --nbd unix:/tmp/ssd.sock --trace counters.csv
-  nbdfuse /tmp/ssd nbd+unix:///?socket=/tmp/ssd.sock   # the device as a file
+  nbdfuse /tmp/ssd 'nbd+unix:///?socket=/tmp/ssd.sock'   # the device as a file
   flaz bench detect /tmp/ssd --yes-destroy /tmp/ssd
   flaz bench run /tmp/ssd --tests streaming --runs 5 --yes-destroy /tmp/ssd --output ssd.json
   flaz bench claim ssd.json --claim write=275MB/s --claim read=285MB/s
-  fio --name=w --ioengine=nbd --uri=nbd+unix:///?socket=/tmp/ssd.sock --rw=randwrite --size=1G")]
+  fio --name=w --ioengine=nbd '--uri=nbd+unix:///?socket=/tmp/ssd.sock' --rw=randwrite --size=1G")]
 pub struct ServeArgs {
     /// The device.
     #[command(flatten)]

@@ -154,4 +154,7 @@ fn the_headline_distinguishes_gain_loss_and_neither() {
     );
     outcome.runs[2].served.iops = 200.0;
     assert!(outcome.headline().contains("slower"), "{}", outcome.headline());
+    outcome.runs[3].served.iops = 360.0;
+    let mixed = "serves 0.83 (lz4) and 1.50 (auto) times";
+    assert!(outcome.headline().contains(mixed), "{}", outcome.headline());
 }

@@ -173,7 +173,7 @@ fn figures(
         ssd_write_bytes_per_day: per_day,
         life_years: life_years.map(|(bytes, per_day)| bytes as f64 / per_day / YEAR_DAYS),
         read: LatencyReport {
-            mean_us: mean_us(sample, outcome),
+            mean_us: mean_us(sample, outcome, &conditions.ssd),
             p99_us: outcome.reads.p99_us(),
         },
         data_in_cache: outcome.stats.holdings.cached_blocks as f64 * BLOCK_BYTES as f64 / scaled as f64,
@@ -182,13 +182,15 @@ fn figures(
 }
 
 /// The mean of all reads of the trace: as for the hit ratio, what the sample lacks are hits.
-fn mean_us(sample: &Sample, outcome: &Outcome) -> f64 {
+fn mean_us(sample: &Sample, outcome: &Outcome, ssd: &Model) -> f64 {
     let reads = sample.totals().reads.max(1) as f64 / sample.one_in() as f64;
     let misses = (outcome.misses.weight() / reads).min(1.0);
-    match outcome.hits.weight() > 0.0 {
-        true => misses * outcome.misses.mean_us() + (1.0 - misses) * outcome.hits.mean_us(),
-        false => outcome.misses.mean_us(),
-    }
+    let hit_us = match outcome.hits.weight() > 0.0 {
+        true => outcome.hits.mean_us(),
+        // All hits are of blocks outside the sample.
+        false => access_time(ssd, false, BLOCK_BYTES as f64, false).as_secs_f64() * 1e6,
+    };
+    misses * outcome.misses.mean_us() + (1.0 - misses) * hit_us
 }
 
 /// Latency of the reads of a sample on the origin alone.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use flaz_codec::CodecChoice;
 use flaz_device::{Env, IoBuf, Nanos};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::format::geometry::{Geometry, GeometryOptions};
+use flaz_engine::format::geometry::{Geometry, GeometryOptions, REGION_BYTES};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::Settings;
@@ -212,7 +212,8 @@ pub fn replay(
 
 fn geometry(cache_bytes: u64) -> GeometryOptions {
     let parts = (cache_bytes / 64).max(1);
-    let region_bytes = (1u64 << (63 - parts.leading_zeros())).max(128 << 10);
+    let region_bytes =
+        (1u64 << (63 - parts.leading_zeros())).clamp(*REGION_BYTES.start(), *REGION_BYTES.end());
     GeometryOptions {
         extent_bytes: Some((region_bytes / 4).clamp(32 << 10, 64 << 10) as u32),
         region_bytes: Some(region_bytes),

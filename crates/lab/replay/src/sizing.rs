@@ -71,6 +71,14 @@ pub enum SizingError {
         /// The trace.
         path: PathBuf,
     },
+    /// No access is in the sample.
+    #[error("{}: a sample of one block in {one_in} has none of the trace's accesses: take a larger sample (--sample)", path.display())]
+    EmptySample {
+        /// The trace.
+        path: PathBuf,
+        /// The sample.
+        one_in: u64,
+    },
     /// A combination cannot be replayed.
     #[error(transparent)]
     Combination(#[from] CombinationError),
@@ -97,6 +105,12 @@ pub fn size(options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     if totals.reads + totals.writes == 0 {
         return Err(SizingError::Empty {
             path: options.trace.clone(),
+        });
+    }
+    if sample.accesses() == 0 {
+        return Err(SizingError::EmptySample {
+            path: options.trace.clone(),
+            one_in: sample.one_in(),
         });
     }
     let conditions = Conditions {

@@ -66,7 +66,7 @@ pub(crate) fn facts(report: &ReplayReport) -> Vec<(&'static str, String)> {
         .map(|it| format!("{} {:.2}:1", it.codec, it.ratio))
         .collect();
     let built_in = if report.data.is_built_in {
-        "built in, for want of --data: "
+        "built in (no --data given): "
     } else {
         ""
     };

@@ -200,7 +200,7 @@ fn compression_makes_a_cache_larger() {
     assert!(page.contains(&report.recommendation), "{page}");
     let text = text::page(&report, false);
     for part in [
-        "built in, for want of --data",
+        "built in (no --data given)",
         "complete: the replay is exact",
         "zstd",
         "auto",

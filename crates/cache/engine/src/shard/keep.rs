@@ -59,8 +59,16 @@ impl Read {
 }
 
 impl<P: Platform> Shard<P> {
-    /// Stores the blocks that stay in the open extents of their rings.
+    /// Stores the blocks that stay in the open extents of their rings: dirty ones first, because clean ones may take more space than
+    /// before, and can be dropped.
     pub(super) async fn store_again(self: &Rc<Self>, survivors: &[Survivor]) {
+        let (dirty, clean): (Vec<Survivor>, Vec<Survivor>) =
+            survivors.iter().partition(|survivor| survivor.entry.dirty());
+        self.store_some_again(&dirty).await;
+        self.store_some_again(&clean).await;
+    }
+
+    async fn store_some_again(self: &Rc<Self>, survivors: &[Survivor]) {
         let region_bytes = self.id.layout.region_bytes;
         let wider = Wider::new(survivors, region_bytes);
         for (range, part) in neighbours(survivors, GATHER, region_bytes, |survivor| {
@@ -253,7 +261,7 @@ impl<P: Platform> Shard<P> {
             live,
         };
         if self
-            .store_together(&group.blocks, what, Some(group.members))
+            .store_together(&group.blocks, what, group.members, true)
             .await
         {
             let blocks = group.blocks.len() as u64;
@@ -278,7 +286,8 @@ impl<P: Platform> Shard<P> {
         }
         let from = self.identity_of(&blocks[0]);
         let mut blocks = blocks.to_vec();
-        if self.must_be_whole() {
+        let verified = self.must_be_whole();
+        if verified {
             let identities: Vec<_> = blocks.iter().map(|block| self.identity_of(block)).collect();
             let restored =
                 (self.codecs).decode(|decoders| fragment::unpack_members(decoders, bytes, &identities));
@@ -291,27 +300,29 @@ impl<P: Platform> Shard<P> {
             from,
             live,
         };
-        self.store_together(&blocks, what, Some(group.members)).await;
+        self.store_together(&blocks, what, group.members, verified).await;
     }
 
-    /// Appends one record for those of `blocks` that have not changed.
+    /// Appends one record for those of `blocks` that have not changed. Blocks that were not `verified` are dropped if dirty blocks
+    /// may follow them meanwhile: damage would hide those after a crash.
     async fn store_together<'a>(
         self: &Rc<Self>,
         blocks: &[Survivor],
         what: impl Fn(Members) -> Append<'a>,
-        members: Option<Members>,
+        members: Members,
+        verified: bool,
     ) -> bool {
         loop {
-            if self.is_refused(false) {
+            if self.is_refused(false) || !verified && self.must_be_whole() {
                 return false;
             }
             let (still, live) = self.still_clean(blocks.iter());
             let Some(mut live) = live else { return false };
-            if members.is_some_and(|members| !members.contains(live)) {
+            if !members.contains(live) {
                 return false;
             }
             if planted(PlantedBug::DeadMemberKept) {
-                live = members.unwrap_or(live);
+                live = members;
             }
             still.iter().for_each(|(survivor, _)| self.seal_cleaned(survivor));
             let what = what(live);

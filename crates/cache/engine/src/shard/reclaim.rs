@@ -304,13 +304,20 @@ impl<P: Platform> Shard<P> {
 
     /// Counts a group of which some blocks have changed or are gone.
     fn count_divided(&self, record: Record, written: Entry) {
-        let blocks = record.blocks().count();
+        let ours = || record.blocks().filter(|block| self.is_ours(*block));
+        let blocks = ours().count();
         if blocks > 1 {
             let still = |block: &BlockNumber| self.map.is_at(self.local(*block), written);
-            let still = record.blocks().filter(still).count();
+            let still = ours().filter(still).count();
             let divided = 0 < still && still < blocks;
             count(&self.stats.counters.groups_divided, u64::from(divided));
         }
+    }
+
+    /// Whether a block of a record belongs to this shard: a damaged or forged record may name any.
+    fn is_ours(&self, block: BlockNumber) -> bool {
+        let (shard, _) = block.in_shard(self.id.layout.shard_count);
+        block.0 < self.whole_blocks() && shard == self.id.number
     }
 
     /// Decides for one block of a record, whose fragment is at `at`.
@@ -323,8 +330,7 @@ impl<P: Platform> Shard<P> {
         at: u64,
         keep: bool,
     ) -> Option<Survivor> {
-        if number.0 >= self.whole_blocks() || number.in_shard(self.id.layout.shard_count).0 != self.id.number
-        {
+        if !self.is_ours(number) {
             return None;
         }
         let block = self.local(number);

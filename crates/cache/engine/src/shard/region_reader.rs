@@ -203,6 +203,21 @@ impl<D: Device> Reader<'_, D> {
         }
     }
 
+    /// Reads part of the region by pieces. Those that cannot be read are zero.
+    async fn read_pieces(&mut self, offset: u64, len: u64) -> Result<IoBuf, DeviceError> {
+        let piece = self.place.layout.sector_bytes.max(self.device.alignment()) as usize;
+        let mut bytes = IoBuf::zeroed(len as usize);
+        for at in (0..bytes.len()).step_by(piece) {
+            let end = (at + piece).min(bytes.len());
+            match self.read(offset + at as u64, (end - at) as u64).await {
+                Ok(read) => bytes[at..end].copy_from_slice(&read),
+                Err(error) if is_timeout(&error) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Ok(bytes)
+    }
+
     async fn by_summary(&mut self, guess: &Guess) -> Result<Option<RegionContents>, DeviceError> {
         let geometry = self.place.layout;
         let (region_bytes, sector) = (geometry.region_bytes, u64::from(geometry.sector_bytes));
@@ -324,18 +339,17 @@ impl<D: Device> Reader<'_, D> {
         let geometry = self.place.layout;
         let sector = geometry.sector_bytes as usize;
         let longest = u64::from(geometry.extent_bytes).min(u64::from(self.entry.len) - at);
-        // The sectors of the header may be unreadable.
-        let skipped = (geometry.header_bytes() as u64).next_multiple_of(u64::from(self.device.alignment()));
-        for from in [0, skipped].into_iter().filter(|&from| from < longest) {
-            let Some(bytes) = self.read_spare(at + from, longest - from).await? else {
-                continue;
-            };
+        let bytes = match self.read_spare(at, longest).await? {
+            Some(bytes) => bytes,
+            None => self.read_pieces(at, longest).await?,
+        };
+        {
             for end in (sector..=bytes.len()).step_by(sector) {
                 let Ok((header, list)) = ExtentHeader::parse_copy(&bytes[..end], geometry.header_bytes())
                 else {
                     continue;
                 };
-                if self.is_ours(&header, at, last) && u64::from(header.extent_bytes) == from + end as u64 {
+                if self.is_ours(&header, at, last) && u64::from(header.extent_bytes) == end as u64 {
                     let (shard, region) = (self.place.shard, self.place.number);
                     tracing::warn!(
                         shard,
@@ -469,6 +483,8 @@ mod tests {
         Trailer,
         /// A bit of the header of the extent of this number.
         Header(u32),
+        /// The first sector of that extent cannot be read.
+        Unreadable(u32),
         /// A bit of the copy of that header.
         HeaderCopy(u32),
         /// All of the extent.
@@ -476,10 +492,7 @@ mod tests {
         /// The fragment of that extent.
         Fragment(u32),
     }
-    use Damage::{Fragment, Gone, Header, HeaderCopy, Summary as List, Trailer};
-
-    /// Bytes of an extent with one raw block: header, fragment and copy, in whole sectors.
-    const EXTENT_LEN: u64 = 5120;
+    use Damage::{Fragment, Gone, Header, HeaderCopy, Summary as List, Trailer, Unreadable};
 
     /// Damages a region of three extents with one dirty block each, and recovers. Returns whether the blocks are found, and
     /// a fourth one that was stored after them: in another region, if this one was closed before.
@@ -496,18 +509,19 @@ mod tests {
             let first = disks.shard(1);
             let mut extents = Vec::new();
             for block in 0..3 {
-                extents.push(first.log.used_of_open(Ring::Main));
+                let start = first.log.used_of_open(Ring::Main);
                 append(&first, Ring::Main, block, raw(&data[block as usize]));
                 assert!(first.make_log_stable().await);
+                extents.push(u64::from(start)..u64::from(first.log.used_of_open(Ring::Main)));
             }
             let region = first.log.open_numbers()[Ring::Main.index()].expect("one is open");
             if closed {
                 first.log.close_regions();
             }
-            let last = first.log.used_of_open(Ring::Main);
-            extents.push(if closed { 0 } else { last });
+            let last = u64::from(first.log.used_of_open(Ring::Main));
             append(&first, Ring::Main, 3, raw(&data[3]));
             assert!(first.make_log_stable().await);
+            extents.push(last..u64::from(first.log.used_of_open(Ring::Main)));
             (disks.region(region), extents)
         });
         disks.sim.kill_tasks();
@@ -516,15 +530,20 @@ mod tests {
             let position = match *damage {
                 List => end - 80,
                 Trailer => end - 64,
-                Header(extent) => start + u64::from(extents[extent as usize]) + 8,
-                Gone(extent) => {
-                    let header = start + u64::from(extents[extent as usize]);
-                    disks.cache.poke(header, &[0; EXTENT_LEN as usize]);
+                Header(extent) => start + extents[extent as usize].start + 8,
+                Unreadable(extent) => {
+                    disks.cache.mark_bad(start + extents[extent as usize].start, 512);
                     continue;
                 }
-                HeaderCopy(extent) => start + u64::from(extents[extent as usize]) + EXTENT_LEN - 1,
+                Gone(extent) => {
+                    let extent = extents[extent as usize].clone();
+                    let zeroes = vec![0; (extent.end - extent.start) as usize];
+                    disks.cache.poke(start + extent.start, &zeroes);
+                    continue;
+                }
+                HeaderCopy(extent) => start + extents[extent as usize].end - 1,
                 Fragment(extent) => {
-                    start + u64::from(extents[extent as usize]) + disks.geometry.header_bytes() as u64 + 100
+                    start + extents[extent as usize].start + disks.geometry.header_bytes() as u64 + 100
                 }
             };
             disks.cache.flip_bit(position, 0);
@@ -570,6 +589,12 @@ mod tests {
                 let found = recovery_after(false, &[one]).expect("the other one says the same");
                 assert_eq!(found, [true; 4], "{one:?}");
             }
+            // The sector may have a part of the fragment.
+            let found = recovery_after(false, &[Unreadable(extent)]).expect("the copy says what is there");
+            assert!(
+                (0..4).all(|block| found[block as usize] || block == extent),
+                "{found:?}"
+            );
             for all in [&[Gone(extent)][..], &[Header(extent), HeaderCopy(extent)]] {
                 let outcome = recovery_after(false, all);
                 assert!(

@@ -240,7 +240,11 @@ impl<P: Platform> Shard<P> {
         let pin = self.log.pin(location);
         let read = self.read_cache(hit.start, hit.end - hit.start).await;
         drop(pin);
-        let (data, at) = read.ok()?;
+        let Ok((data, at)) = read else {
+            // Otherwise each reclaim of a neighbour would read it again, and its errors would fence the device. It is clean.
+            let _ = self.drop_bad(block, entry, None);
+            return None;
+        };
         let start = at + (location.offset() - hit.start) as usize;
         Some(Kept {
             survivor,

@@ -148,7 +148,10 @@ impl<P: Platform> Shard<P> {
             let part = (!zero).then(|| IoBuf::copy_of(&data[at * BLOCK_BYTES..][..len * BLOCK_BYTES]));
             let sent = self.env.now();
             let result = self.origin.write_clean(offset, bytes, part).await;
-            self.origin.shared().note_clean_write(self.env.now().since(sent));
+            // Zeroes may be unmapped, which takes no time, and a failed write says nothing of the others.
+            if result.is_ok() && !zero {
+                self.origin.shared().note_clean_write(self.env.now().since(sent));
+            }
             if let Err(error) = result.map_err(IoError::Origin) {
                 self.writeback
                     .note_failing(&self.env, &error, Failing::Writes, begun);

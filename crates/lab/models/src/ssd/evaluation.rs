@@ -160,6 +160,11 @@ fn simulate(device: &Description, mix: &Mix, seed: u64) -> Result<(Vec<Point>, f
     let mut points = Vec::new();
     let mut steady = Work::default();
     let writes_per_point = units / POINTS_PER_FILL;
+    if writes_per_point == 0 {
+        return Err(format!(
+            "user_gb: expected more, for at least {POINTS_PER_FILL} units in the model of the device, found {units} units"
+        ));
+    }
     for number in 0..FILLS * POINTS_PER_FILL {
         let mut work = Work::default();
         for write in 0..writes_per_point {
