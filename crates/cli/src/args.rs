@@ -154,7 +154,7 @@ pub struct CreateArgs {
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]
     pub extent_size: u64,
-    /// Size of a region, the unit of reclaim: 128KiB to 64MiB, a power of two [default: 16MiB, less for a small cache]
+    /// Size of a region, the unit of reclaim: 128KiB to 256MiB, a power of two [default: 16MiB, less for a small cache]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub region_size: Option<u64>,
     /// Number of shards, at least the number of threads that will serve the cache. It cannot be changed later. Fewer shards pack

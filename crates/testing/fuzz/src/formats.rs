@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use flaz_codec::{CodecId, Decoders};
 use flaz_engine::format::extent::{
-    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, fragment_checksum, records,
+    ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, fragment_checksum,
+    header_copy_bytes, records,
 };
 use flaz_engine::format::geometry::{Geometry, GeometryOptions, PAGE_BYTES, SUPERBLOCK_BYTES};
 use flaz_engine::format::group::{GROUP_STORED_MAX, Members};
@@ -223,10 +224,11 @@ pub fn extent(data: &[u8]) {
         }
         at = place.end;
     }
-    let mut again = vec![0; longest];
     let listed: Vec<u64> = records(&bytes, header.record_count).collect();
+    let mut again = vec![0; longest + header_copy_bytes(listed.len())];
     header.write(&listed, &mut again);
     assert_eq!(ExtentHeader::parse(&again, longest), Ok(header));
+    assert_eq!(ExtentHeader::parse_copy(&again, longest), Ok((header, listed)));
 }
 
 /// Restores the block of a group that the target asks for; false: it is not there.

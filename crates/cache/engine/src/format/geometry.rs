@@ -34,7 +34,7 @@ pub const REGIONS_MAX: u32 = 1 << 20;
 /// Smallest and largest extent, in bytes.
 pub const EXTENT_BYTES: std::ops::RangeInclusive<u32> = (32 << 10)..=(256 << 10);
 /// Smallest and largest region, in bytes.
-pub const REGION_BYTES: std::ops::RangeInclusive<u64> = (128 << 10)..=(64 << 20);
+pub const REGION_BYTES: std::ops::RangeInclusive<u64> = (128 << 10)..=(256 << 20);
 const _: () = assert!(*REGION_BYTES.end() <= REGION_BYTES_MAX);
 /// Shards of a cache, if not given: as many as this, of at least these bytes and regions. A cache that is too large for them
 /// has more.
@@ -376,7 +376,7 @@ impl Geometry {
         {
             return fail(
                 "region size",
-                "a power of two from 128 KiB to 64 MiB, at least four extents".into(),
+                "a power of two from 128 KiB to 256 MiB, at least four extents".into(),
                 self.region_bytes.to_string(),
             );
         }

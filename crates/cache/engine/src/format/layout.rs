@@ -10,6 +10,8 @@ use crate::units::{BLOCK_BYTES, LocalBlock, Location, STRIPE_BLOCKS};
 use super::geometry::{PAGE_BYTES, RECORDS_PER_BLOCK_MAX};
 
 const SHARD_STATES_OFFSET: u64 = 128 << 10;
+/// Most records of a region, whatever its size: its live blocks, four a record at most, are counted in 20 bits.
+pub(crate) const REGION_RECORDS_MAX: usize = (1 << 18) - 1;
 const AREA_ALIGNMENT: u64 = 64 << 10;
 /// The index is divided for a shard of this share of its largest size, with blocks that halve.
 const INDEX_SHARE: u64 = 8;
@@ -175,7 +177,8 @@ impl Layout {
     /// Most records of one region.
     #[must_use]
     pub fn region_records_max(&self) -> usize {
-        (self.region_bytes / BLOCK_BYTES as u64 * RECORDS_PER_BLOCK_MAX) as usize
+        let records = (self.region_bytes / BLOCK_BYTES as u64 * RECORDS_PER_BLOCK_MAX) as usize;
+        records.min(REGION_RECORDS_MAX)
     }
 
     /// The number of blocks of a shard that its index is divided for.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use flaz_control::report::example::example;
-use flaz_control::report::{CacheState, ShareReport, StatusReport};
+use flaz_control::report::{CacheState, MemoryUse, ShareReport, StatusReport};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -331,6 +331,7 @@ fn all_exist(expressions: &[String]) {
         free_bytes: 0,
         need: 1,
     });
+    live.memory.uses.push(MemoryUse::default());
     let families = shown(&report);
     let known: BTreeSet<&str> = families
         .values()

@@ -11,10 +11,10 @@
 mod giving;
 mod shrink;
 
-use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
 use crate::format::group::GROUP_BLOCKS_MAX;
+use crate::format::layout::REGION_RECORDS_MAX;
 use crate::policy::Ring;
-use crate::units::{BLOCK_BYTES, Sequence};
+use crate::units::Sequence;
 use giving::Giving;
 use shrink::Shrink;
 
@@ -80,12 +80,7 @@ const NONE: u32 = (1 << (64 - NEXT_SHIFT)) - 1;
 const _: () = assert!(crate::format::geometry::REGIONS_MAX < NONE);
 const _: () = assert!(*crate::format::geometry::REGION_BYTES.end() / SECTOR as u64 <= COUNT_MASK);
 // Each record can be that of a group.
-const _: () = assert!(
-    *crate::format::geometry::REGION_BYTES.end() / BLOCK_BYTES as u64
-        * RECORDS_PER_BLOCK_MAX
-        * GROUP_BLOCKS_MAX as u64
-        <= COUNT_MASK
-);
+const _: () = assert!(REGION_RECORDS_MAX * GROUP_BLOCKS_MAX <= COUNT_MASK as usize);
 
 impl Packed {
     fn new(region: Region, next: u32) -> Self {
@@ -546,7 +541,7 @@ mod tests {
                     state,
                     ring,
                     generation: Sequence(u64::MAX - 7),
-                    used: 64 << 20,
+                    used: 256 << 20,
                     live: 1 << 19,
                 };
                 let packed = Packed::new(region, NONE - 1);
