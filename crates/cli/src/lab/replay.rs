@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -128,7 +128,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
         caches: sorted(args.cache.clone()),
         codecs: unique(&args.codec),
         policies: unique(&args.policy),
-        contents: args.data.as_ref().map(contents).transpose()?,
+        contents: args.data.as_deref().map(contents).transpose()?,
         origin: args.origin_device,
         ssd: args.ssd,
         endurance_bytes: args.ssd_endurance,
@@ -152,7 +152,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
     }
 }
 
-fn contents(path: &PathBuf) -> Result<Contents, Failure> {
+fn contents(path: &Path) -> Result<Contents, Failure> {
     let distribution = Distribution::read(path).map_err(|error| Failure::Other {
         what: "--data",
         source: error.into(),

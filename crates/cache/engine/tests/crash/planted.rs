@@ -40,8 +40,6 @@ fn planted_bugs_are_found() {
                 Shape::bases_of(Mode::WriteBack)
                     .nth(turn as usize)
                     .expect("endless")
-            } else if bug.is_of_groups() {
-                Shape::bases_with_groups().nth(turn as usize).expect("endless")
             } else {
                 turn
             }
