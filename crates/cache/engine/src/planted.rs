@@ -15,8 +15,6 @@ pub enum PlantedBug {
     ClockTickedOnce,
     /// A read joins another that a write has overtaken.
     OvertakenReadJoined,
-    /// A group that is moved has all of its blocks in its record, also those that were dropped or written since.
-    DeadMemberKept,
     /// A damaged fragment is compressed again, with a correct checksum.
     RepackedDamaged,
     /// A write leaves the old copy in the index.

@@ -20,7 +20,6 @@ use super::sets::{Kept, PackedGroup, Repacked};
 use super::{Platform, Shard, Shared};
 use crate::format::group::{Members, group_of};
 use crate::index::{Entry, Place};
-use crate::planted::{PlantedBug, planted};
 use crate::policy::{Allowance, Ring};
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
@@ -317,12 +316,9 @@ impl<P: Platform> Shard<P> {
                 return false;
             }
             let (still, live) = self.still_clean(blocks.iter());
-            let Some(mut live) = live else { return false };
+            let Some(live) = live else { return false };
             if !members.contains(live) {
                 return false;
-            }
-            if planted(PlantedBug::DeadMemberKept) {
-                live = members;
             }
             still.iter().for_each(|(survivor, _)| self.seal_cleaned(survivor));
             let what = what(live);
