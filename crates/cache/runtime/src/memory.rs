@@ -50,12 +50,12 @@ pub fn return_large_parts() {
     }
 }
 
-/// Returns all free pages of all heaps, but for the ends of the heaps of other threads. A thread that allocates meanwhile may wait
+/// Returns all free pages of all heaps, except for the ends of the heaps of other threads. A thread that allocates meanwhile may wait
 /// for some milliseconds.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: the function returns memory that nobody uses.
+        // SAFETY: `malloc_trim` releases free memory only.
         unsafe { libc::malloc_trim(0) };
     }
 }

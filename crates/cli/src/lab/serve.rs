@@ -21,8 +21,8 @@ const SLOWDOWN: std::ops::RangeInclusive<f64> = 1.0..=1000.0;
 /// `flaz lab serve`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Serves a new, empty device until SIGTERM or SIGINT. Each request takes as long as on the modelled drive: what is written is \
-compressed by the codec of the drive, and the stored size, the link, the flash and its cleaning decide. The machine must be \
+Serves a new, empty device until SIGTERM or SIGINT. Each request takes as long as on the modelled drive. Written data is \
+compressed by the codec of the drive, and the stored size, the link, the flash and its cleaning determine the time. The machine must be \
 faster than the device, and otherwise idle; with --slowdown, all times are longer, and all rates have the same \
 proportions. Contents are in a file without a name, which takes as much space as is written, and are lost at the end. \
 A flush waits for the flash of the model, and makes nothing durable.

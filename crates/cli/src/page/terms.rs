@@ -123,7 +123,7 @@ pub const DETAILS: &[Term] = &[
         "Memory",
         "of the server, by use. resident: as the kernel counts it; listed: the sum of the lines. tables: lists of recently dropped \
          blocks (ghosts) and all else that grows with the cache; extents: not written yet; requests: buffers in use; pooled: \
-         buffers for reuse, freed within a minute when nobody needs them; tasks: connections and background work; other: what \
+         buffers for reuse, freed within a minute if unused; tasks: connections and background work; other: what \
          else is in use of the heap; reserve: free, for block devices when memory runs out; free: free memory of the heap; \
          at most: the limit",
     ),

@@ -74,7 +74,7 @@ fn body(sector: u64, version: u64) -> &'static [u8] {
     &pool()[at..at + BODY_BYTES]
 }
 
-/// Of what was there before all writes, every other run of so many sectors is compressible: a stripe.
+/// Before the first write, runs of this many sectors alternate between compressible and incompressible contents.
 const COMPRESSIBLE_RUN: u64 = 2048;
 
 /// Number of distinct bytes at the start of the body.

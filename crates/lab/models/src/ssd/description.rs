@@ -129,7 +129,7 @@ impl Description {
         u64::from(self.controller.unit_kib) << 10
     }
 
-    /// Factor of what is programmed to what is stored: one and the overhead.
+    /// Bytes programmed for each byte stored: 1 plus the overhead.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         1.0 + self.flash.overhead_percent / 100.0

@@ -203,7 +203,7 @@ impl Source<'_> {
     }
 }
 
-/// Reads a description. The error has the line, the key, what was expected and what was found.
+/// Reads a description. An error names the line, the key, the expected and the actual value.
 fn parse(name: &str, text: &str) -> Result<Description, String> {
     let source = Source(text);
     let written: Written = toml::from_str(text).map_err(|error| {
