@@ -362,6 +362,7 @@ impl RecoveryThreads<'_> {
                     cache,
                     origin,
                     host_records: None,
+                    shared_budget: None,
                 },
                 origin_writes: OriginWrites::default(),
             };
@@ -461,6 +462,7 @@ fn recover_on(threads: u32, path: &Path, origin_len: u64) -> Result<AfterCrash, 
             cache,
             origin,
             host_records: None,
+            shared_budget: None,
         };
         let (_, opened) = Lifecycle::open(&around, superblock, OpenOptions::default(), &shards).await?;
         Ok::<_, BenchError>(opened)

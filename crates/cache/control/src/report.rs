@@ -646,6 +646,20 @@ pub struct ShareReport {
     /// Hits a day, for each MiB that it has, on blocks that left its cache a short time ago: about what another MiB would serve. The
     /// volume with the larger need gets space of the one with the smaller need.
     pub need: u64,
+    /// The write budget of all volumes; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_budget: Option<SharedBudgetReport>,
+}
+
+/// The write budget that all volumes of a device share, and what is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SharedBudgetReport {
+    /// The budget in bytes per day. As much can be left at most.
+    pub bytes_per_day: u64,
+    /// Bytes left, beside what running volumes have taken to write next.
+    pub left_bytes: u64,
+    /// Bytes written beyond the budget, because they could not be refused, that time has not made up for yet.
+    pub owed_bytes: u64,
 }
 
 /// A shared cache device that becomes smaller, by `flaz resize`. It has its old size until that is done.
@@ -675,6 +689,9 @@ pub struct SharedReport {
     pub shrink: Option<SharedShrinkReport>,
     /// Space is given to volumes in chunks of this size, in bytes.
     pub chunk_bytes: u64,
+    /// The write budget of all volumes; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_budget: Option<SharedBudgetReport>,
 }
 
 /// The report of `flaz volume list`.

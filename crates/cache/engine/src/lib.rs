@@ -22,6 +22,7 @@ pub mod policy;
 pub mod router;
 pub mod settings;
 pub mod shard;
+pub mod shared_budget;
 pub mod stats;
 pub mod units;
 pub mod volume;

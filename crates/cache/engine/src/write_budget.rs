@@ -20,7 +20,8 @@ pub enum WriteBudget {
     None,
     /// Bytes per day.
     BytesPerDay(NonZeroU64),
-    /// Drive writes per day, in thousandths. A drive write is as many bytes as the cache has for data.
+    /// Drive writes per day, in thousandths. A drive write is as many bytes as the cache has for data; for a volume, as many as the
+    /// whole device has.
     DwpdThousandths(NonZeroU32),
 }
 

@@ -12,12 +12,13 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::budget::PoolBudget;
 use crate::error::PoolError;
 
 /// First eight bytes of a cache device.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZPOOL");
 /// The version of this format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Byte offsets of the superblock's slots.
 pub const SLOTS: [u64; 2] = [0, 64 << 10];
 /// Bytes of a slot in use.
@@ -183,6 +184,8 @@ pub struct PoolSuperblock {
     pub next_volume: u32,
     /// The volumes, in the order of their numbers.
     pub volumes: Vec<VolumeEntry>,
+    /// What all volumes together may write.
+    pub budget: Option<PoolBudget>,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -202,7 +205,12 @@ struct RawSuperblock {
     chunks_before: U32,
     /// 0: all chunks may be used.
     shrink_to: U32,
-    reserved: [u8; 4020],
+    reserved: U32,
+    /// 0: no budget.
+    budget_per_day: U64,
+    budget_used: U64,
+    budget_at_ms: U64,
+    reserved_for_more: [u8; 3992],
     volumes: [RawVolume; VOLUMES_MAX],
 }
 
@@ -251,6 +259,11 @@ impl PoolSuperblock {
         raw.volume_count = U32::new(self.volumes.len() as u32);
         raw.chunks_before = U32::new(self.chunks_before);
         raw.shrink_to = U32::new(self.shrink_to.unwrap_or(0));
+        if let Some(budget) = &self.budget {
+            raw.budget_per_day = U64::new(budget.per_day);
+            raw.budget_used = U64::new(budget.used);
+            raw.budget_at_ms = U64::new(budget.at_ms);
+        }
         for (raw, volume) in raw.volumes.iter_mut().zip(&self.volumes) {
             raw.number = U32::new(volume.number);
             raw.name_len = U32::new(volume.name.len() as u32);
@@ -308,6 +321,11 @@ impl PoolSuperblock {
             shrink_to: (raw.shrink_to.get() > 0).then_some(raw.shrink_to.get()),
             next_volume: raw.next_volume.get(),
             volumes,
+            budget: (raw.budget_per_day.get() > 0).then_some(PoolBudget {
+                per_day: raw.budget_per_day.get(),
+                used: raw.budget_used.get(),
+                at_ms: raw.budget_at_ms.get(),
+            }),
         };
         parsed.check()?;
         let end = parsed.layout.chunk_offset(parsed.chunks);
@@ -323,6 +341,9 @@ impl PoolSuperblock {
 
     fn check(&self) -> Result<(), PoolError> {
         self.layout.check()?;
+        if let Some(budget) = &self.budget {
+            budget.check()?;
+        }
         if !(CHUNKS_MIN..=self.layout.chunks_max).contains(&self.chunks) {
             let expected = format!("{CHUNKS_MIN} to {}", self.layout.chunks_max);
             return Err(PoolError::field("chunks", expected, self.chunks));
@@ -584,6 +605,7 @@ mod tests {
             shrink_to: Some(chunks - 4),
             next_volume: 9,
             volumes: vec![volume(2, "databases"), volume(5, "images")],
+            budget: PoolBudget::full(1 << 40, 1 << 41).ok(),
         }
     }
 
@@ -607,7 +629,7 @@ mod tests {
 
     #[test]
     fn absurd_superblocks_are_refused() {
-        let change: [fn(&mut PoolSuperblock); 12] = [
+        let change: [fn(&mut PoolSuperblock); 13] = [
             |it| it.chunks = 0,
             |it| it.chunks = it.layout.chunks_max + 1,
             |it| it.chunks_before = it.chunks - 1,
@@ -620,6 +642,7 @@ mod tests {
             |it| it.volumes[1].name = "databases".into(),
             |it| it.volumes[1].number = 1,
             |it| it.volumes[0].front_bytes = 1 << 60,
+            |it| it.budget.as_mut().expect("there is one").used = u64::MAX,
         ];
         for (number, change) in change.iter().enumerate() {
             let mut absurd = superblock();

@@ -8,6 +8,7 @@
 //! | module | part |
 //! |---|---|
 //! | [`format`] | bytes of the superblock and of the table |
+//! | [`budget`] | what all volumes may write |
 //! | [`table`] | who owns each chunk, in memory |
 //! | [`pool`], `reading` | opening, reading and changing a pool |
 //! | `shrink` | fewer chunks: those at the end are moved |
@@ -21,6 +22,7 @@
 //! - Numbers of volumes are never used twice. A volume exists if the superblock lists it: chunks of other numbers are free. So a
 //!   volume is added and removed by one write of the superblock.
 
+pub mod budget;
 pub mod device;
 pub mod error;
 pub mod format;
@@ -31,6 +33,7 @@ mod reading;
 mod shrink;
 pub mod table;
 
+pub use budget::{BudgetLeft, PoolBudget};
 pub use device::{Chunks, VolumeDevice, VolumeMap};
 pub use error::PoolError;
 pub use format::{PoolLayout, PoolSuperblock, VolumeEntry};

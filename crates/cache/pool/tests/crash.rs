@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use flaz_device::{Device, DeviceOp, IoBuf};
+use flaz_pool::budget::PER_DAY_MIN;
 use flaz_pool::{Pool, PoolError, VolumeOptions};
 use flaz_sim::{CrashPlan, DiskConfig, DiskMoment, Rng, Sim, SimDisk};
 use uuid::Uuid;
@@ -35,6 +36,9 @@ struct Model {
     moving: Option<(String, u32)>,
     /// A shrink is under way.
     shrinking: bool,
+    /// Bytes taken from the write budget, once there is one; and those that are being taken or given back.
+    used: Option<u64>,
+    using: u64,
 }
 
 /// What a part of a volume contains.
@@ -154,13 +158,40 @@ async fn go_on(pool: &Rc<Pool<SimDisk>>, model: &RefCell<Model>, rng: &mut Rng) 
     }
 }
 
+/// Takes credit from the write budget, or gives some back. The clock stands still.
+async fn spend(pool: &Rc<Pool<SimDisk>>, model: &RefCell<Model>, rng: &mut Rng) {
+    let Some(used) = model.borrow().used else {
+        pool.set_budget(Some(PER_DAY_MIN), 0).await.expect("it is well");
+        model.borrow_mut().used = Some(0);
+        return;
+    };
+    let (owed, wanted) = (rng.below(2) * 100, 1000 + rng.below(1000));
+    model.borrow_mut().using = owed + wanted;
+    let used = match rng.below(3) {
+        0 => {
+            let back = used.min(wanted);
+            pool.return_credit(back).await.expect("it is well");
+            used - back
+        }
+        _ => {
+            let taken = pool.take_credit(owed, wanted, 0).await.expect("it is well");
+            let (left, granted) = taken.expect("there is a budget");
+            assert_eq!(granted, wanted, "little of it is used");
+            assert_eq!(left.left, PER_DAY_MIN - used - owed - granted);
+            used + owed + granted
+        }
+    };
+    let mut model = model.borrow_mut();
+    (model.used, model.using) = (Some(used), 0);
+}
+
 /// Takes, gives back, adds, removes, shrinks and grows, as the seed decides.
 async fn work(pool: Rc<Pool<SimDisk>>, model: Rc<RefCell<Model>>, seed: u64) {
     let mut rng = Rng::new(seed);
     for name in ["one", "two"] {
         add(&pool, &model, name).await;
     }
-    for turn in 0..24 {
+    for turn in 0..26 {
         match turn {
             8 => drop(add(&pool, &model, "three").await),
             12 | 20 => shrink(&pool, &model, &mut rng).await,
@@ -171,6 +202,7 @@ async fn work(pool: Rc<Pool<SimDisk>>, model: Rc<RefCell<Model>>, seed: u64) {
                 model.changing = None;
                 model.volumes.remove("one");
             }
+            2 | 5 | 9 | 10 | 13 | 18 => spend(&pool, &model, &mut rng).await,
             22 => drop(pool.grow(u64::MAX).await.expect("it is well")),
             _ => {
                 let names: Vec<String> = model.borrow().volumes.keys().cloned().collect();
@@ -217,6 +249,14 @@ async fn check(pool: &Rc<Pool<SimDisk>>, model: &Model, what: &str) {
     for name in model.volumes.keys() {
         let known = names.contains(&name) || model.changing.as_ref() == Some(name);
         assert!(known, "{what}: volume {name} is lost");
+    }
+    if let Some(used) = model.used {
+        let found = superblock.budget.map(|budget| budget.used);
+        let found = found.unwrap_or_else(|| panic!("{what}: the write budget is lost"));
+        assert!(
+            found.abs_diff(used) <= model.using,
+            "{what}: {found} bytes of the write budget are used, expected {used}"
+        );
     }
     let mut chunks = Vec::new();
     for volume in &superblock.volumes {

@@ -22,6 +22,7 @@ use flaz_engine::cache::shard_set::ShardSet;
 use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::JOB_BYTES_MAX;
+use flaz_engine::shared_budget::SharedBudget;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::IoError;
@@ -104,6 +105,8 @@ struct Devices {
     cache_file: FileDevice,
     origin: HostDevice,
     state: Arc<StateFile>,
+    /// Of the volumes on the cache device, if it is shared.
+    shared_budget: Option<Arc<SharedBudget>>,
     /// Time limit of a cache device operation; `None`: no limit.
     device_timeout: Option<Duration>,
 }
@@ -115,6 +118,7 @@ impl Devices {
             cache: Rc::new(Deadline::new(self.cache.clone(), Rt, self.device_timeout)),
             origin: Rc::new(self.origin.clone()),
             host_records: StateRecords::of_lifecycle(&self.state, &self.origin),
+            shared_budget: self.shared_budget.clone(),
         }
     }
 }
@@ -201,14 +205,19 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         cache_file,
         origin: HostDevice::new(origin_file, spec.emulate_origin),
         state,
+        shared_budget: held.member.as_ref().map(|member| member.credit.budget()),
         device_timeout: spec.device_timeout,
     };
+    if let Some(member) = &held.member {
+        member.first_credit()?;
+    }
     let threads = Threads::start(
         thread_count,
         &ThreadParts {
             cache: &devices.cache,
             origin: &devices.origin,
             state: &devices.state,
+            shared_budget: devices.shared_budget.clone(),
             device_timeout: spec.device_timeout,
             settings: settings.clone(),
             failed: Arc::clone(&failed),
@@ -767,6 +776,11 @@ impl Daemon {
         let closed = self.close();
         self.threads.origin_writes().report_errors(HOUSEKEEP_EVERY);
         self.threads.end();
+        if let Some(member) = &self.held.member
+            && let Err(error) = member.credit.give_back(&member.client)
+        {
+            tracing::warn!("what is left of this volume's part of the write budget is lost: {error}");
+        }
         closed
     }
 

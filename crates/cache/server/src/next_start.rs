@@ -91,6 +91,7 @@ pub(crate) fn foresee(
         cache: Rc::new(Deadline::new(cache.clone(), Rt, None)),
         origin: Rc::new(origin.clone()),
         host_records: StateRecords::of_lifecycle(&state, &origin),
+        shared_budget: None,
     };
     let foreseen = runtime.block_on(foresee_opening(&around, superblock.clone()));
     let cold = |why: Untrusted| {

@@ -9,6 +9,7 @@ use flaz_engine::cache::shard_set::{Reached, ShardSet, ShardsState, worst_save};
 use flaz_engine::cache::{ShardsUnreachable, Trust};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, ResizeStep, Shrinking};
+use flaz_engine::shared_budget::SharedBudget;
 use flaz_engine::units::Epoch;
 use flaz_runtime::mailbox::{Sender, channel};
 use flaz_runtime::{OneReceiver, OneSender, oneshot};
@@ -30,6 +31,7 @@ pub(crate) struct ThreadParts<'a> {
     pub cache: &'a HostDevice,
     pub origin: &'a HostDevice,
     pub state: &'a Arc<StateFile>,
+    pub shared_budget: Option<Arc<SharedBudget>>,
     pub device_timeout: Option<Duration>,
     pub settings: flaz_engine::settings::Settings,
     pub failed: Failed,
@@ -75,6 +77,7 @@ impl Threads {
                 origin: parts.origin.clone(),
                 device_timeout: parts.device_timeout,
                 state: Arc::clone(parts.state),
+                shared_budget: parts.shared_budget.clone(),
                 mailboxes: mailboxes.clone(),
                 origin_writes: threads.origin_writes.clone(),
                 settings: parts.settings.clone(),

@@ -16,6 +16,7 @@ use flaz_engine::format::superblock::Superblock;
 use flaz_engine::router::{CachedVolume, Piece, run_piece};
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::{OriginWrites, Shard};
+use flaz_engine::shared_budget::SharedBudget;
 use flaz_engine::stats::{Latencies, StatsSnapshot};
 use flaz_engine::volume::IoError;
 use flaz_runtime::mailbox::{Receiver, Sender};
@@ -40,6 +41,8 @@ pub struct WorkerParts {
     /// Time limit of a cache device operation; `None`: no limit.
     pub device_timeout: Option<Duration>,
     pub state: Arc<StateFile>,
+    /// Of the volumes on the cache device, if it is shared.
+    pub shared_budget: Option<Arc<SharedBudget>>,
     pub mailboxes: Vec<Sender<Order>>,
     /// Shared by the whole process.
     pub origin_writes: OriginWrites,
@@ -102,6 +105,7 @@ impl Worker {
                 cache: Rc::clone(&cache),
                 origin: Rc::clone(&origin),
                 host_records: StateRecords::of_shards(&parts.state),
+                shared_budget: parts.shared_budget,
             },
             origin_writes: parts.origin_writes,
         };

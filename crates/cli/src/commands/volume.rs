@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use flaz_codec::CodecChoice;
+use flaz_engine::write_budget::WriteBudget;
 
 use super::{output, target};
 use crate::args::{SHARDS_MAX, TargetArgs, device_name, extent_size};
+use crate::configuration;
 use crate::configuration::draft::{Draft, Wanted};
 use crate::control::{Reply, Request};
 use crate::error::Failure;
@@ -15,8 +17,9 @@ use crate::host;
 use crate::host::pool::manage::{self, Share, VolumeSpec};
 use crate::number::whole;
 use crate::page;
-use crate::report::{FrontEndSizeReport, VolumeReport, VolumeResizeReport};
+use crate::report::{FrontEndSizeReport, SharedReport, VolumeReport, VolumeResizeReport};
 use crate::safety;
+use crate::settings::parse_write_budget;
 use crate::size::{self, HumanBytes};
 
 /// How long the daemon may take: the driver of a block device waits for the requests in flight.
@@ -154,18 +157,26 @@ pub struct ListArgs {
 A volume that has more than its new limit gives space back within a minute or so if it is served, else when it is served the next \
 time.
 
-Example:
-  flaz volume set /dev/nvme0n1p3 db --at-least 80G --at-most 0")]
+Without a volume, --write-budget limits what all volumes together write to the device; they take what they need of it. A volume can \
+have a smaller budget of its own besides: `flaz set DEVICE:NAME write-budget=..`. Dirty data is stored in any case, and counted.
+
+Examples:
+  flaz volume set /dev/nvme0n1p3 db --at-least 80G --at-most 0
+  flaz volume set /dev/nvme0n1p3 --write-budget 0.5DWPD")]
 pub struct SetArgs {
     /// Shared cache device
     #[arg(value_name = "DEVICE")]
     pub device: PathBuf,
-    /// The volume
-    #[arg(value_name = "NAME")]
-    pub volume: String,
+    /// The volume whose share changes
+    #[arg(value_name = "NAME", required_unless_present = "write_budget")]
+    pub volume: Option<String>,
     /// The share of the volume.
     #[command(flatten)]
     pub share: ShareArgs,
+    /// What all volumes may write to the device: bytes per day (40GB/day), drive writes per day (0.5DWPD, of the size that the device
+    /// has now), or none
+    #[arg(long, value_name = "BUDGET", value_parser = parse_write_budget, conflicts_with_all = ["volume", "at_least", "at_most"])]
+    pub write_budget: Option<WriteBudget>,
 }
 
 /// `flaz volume resize`.
@@ -244,7 +255,8 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
     // The share is rounded to whole chunks.
     let listed = manage::list(&args.device).map_err(Failure::host("volume add", &args.device))?;
     let volume = listed.volumes.iter().find(|volume| volume.name == args.volume);
-    output::confirm(&page::added(&report, volume, args.configuration.as_deref()))
+    let name = configuration::of_cache(&report.cache.path).map(|found| found.name);
+    output::confirm(&page::added(&report, volume, name.as_deref()))
 }
 
 /// Runs `flaz volume remove`.
@@ -260,16 +272,22 @@ fn remove(args: &RemoveArgs) -> Result<(), Failure> {
 
 /// Runs `flaz volume set`.
 fn set(args: &SetArgs) -> Result<(), Failure> {
+    let failure = Failure::host("volume set", &args.device);
+    let Some(volume) = &args.volume else {
+        let budget = args.write_budget.unwrap_or_default();
+        manage::set_budget(&args.device, budget).map_err(failure)?;
+        let report = manage::list(&args.device).map_err(Failure::host("volume set", &args.device))?;
+        return output::confirm(&head(&report.cache));
+    };
     let share = args.share.share();
     if share == Share::default() {
         return Err(Failure::Usage(
             "volume set: expected --at-least SIZE or --at-most SIZE".to_owned(),
         ));
     }
-    manage::set_share(&args.device, &args.volume, share)
-        .map_err(Failure::host("volume set", &args.device))?;
+    manage::set_share(&args.device, volume, share).map_err(failure)?;
     let report = manage::list(&args.device).map_err(Failure::host("volume set", &args.device))?;
-    let volumes = report.volumes.iter().filter(|volume| volume.name == args.volume);
+    let volumes = report.volumes.iter().filter(|listed| listed.name == *volume);
     output::confirm(&table(volumes))
 }
 
@@ -284,21 +302,35 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
             tracing::warn!("volume {}: {problem}", volume.name);
         }
     }
-    let space = &report.cache;
-    let shrink = space.shrink.map_or_else(String::new, |shrink| {
-        let (size, left) = (HumanBytes(shrink.size_bytes), HumanBytes(shrink.left_bytes));
-        format!(", shrinking to {size}: {left} to move")
-    });
-    let head = format!(
-        "{}: {} for volumes, {} free{shrink}\n",
-        space.path.display(),
-        HumanBytes(space.size_bytes),
-        HumanBytes(space.free_bytes)
-    );
+    let head = head(&report.cache);
     output::print(&match report.volumes.is_empty() {
         true => format!("{head}no volumes: `flaz volume add` adds one\n"),
         false => head + &table(report.volumes.iter()),
     })
+}
+
+/// The space of a device, and its write budget, in a line.
+fn head(space: &SharedReport) -> String {
+    let shrink = space.shrink.map_or_else(String::new, |shrink| {
+        let (size, left) = (HumanBytes(shrink.size_bytes), HumanBytes(shrink.left_bytes));
+        format!(", shrinking to {size}: {left} to move")
+    });
+    let budget = space.write_budget.map_or_else(String::new, |budget| {
+        let left = match budget.owed_bytes {
+            0 => format!("{} left", HumanBytes(budget.left_bytes)),
+            owed => format!("{} owed", HumanBytes(owed)),
+        };
+        format!(
+            ", write budget {} per day, {left}",
+            HumanBytes(budget.bytes_per_day)
+        )
+    });
+    format!(
+        "{}: {} for volumes, {} free{shrink}{budget}\n",
+        space.path.display(),
+        HumanBytes(space.size_bytes),
+        HumanBytes(space.free_bytes)
+    )
 }
 
 /// Volumes as lines.

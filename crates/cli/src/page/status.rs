@@ -134,11 +134,19 @@ fn space(share: &ShareReport) -> String {
     if let Some(most) = share.at_most_bytes {
         text += &format!(", at most {}", HumanBytes(most));
     }
-    text + &format!(
+    text += &format!(
         "; {} free, need {}",
         HumanBytes(share.free_bytes),
         HumanCount(share.need)
-    )
+    );
+    if let Some(budget) = &share.write_budget {
+        text += &format!(
+            "; write budget of all volumes {} per day, {} left",
+            HumanBytes(budget.bytes_per_day),
+            HumanBytes(budget.left_bytes)
+        );
+    }
+    text
 }
 
 fn shrinking(shrink: &ShrinkReport) -> String {

@@ -156,13 +156,20 @@ fn contents(live: &LiveReport) -> String {
     if space.cached_bytes == 0 {
         return "none yet".to_owned();
     }
-    format!(
-        "{} of data, {} full; effective capacity {} ({})",
+    let text = format!(
+        "{} of data, {} full",
         HumanBytes(space.cached_bytes),
         HumanPercent {
             part: space.used_bytes,
             whole: space.capacity_bytes
-        },
+        }
+    );
+    // Of a few blocks, the ratio says nothing: they may all be zeroes.
+    if space.used_bytes.saturating_mul(100) < space.capacity_bytes {
+        return text;
+    }
+    text + &format!(
+        "; effective capacity {} ({})",
         HumanBytes(space.effective_capacity_bytes),
         HumanRatio {
             amount: space.effective_capacity_bytes,

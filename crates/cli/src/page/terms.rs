@@ -45,7 +45,8 @@ pub const SUMMARY: &[Term] = &[
     (
         "Contents",
         "cached data before compression. Full: share of the cache device in use, with data that is no longer needed. \
-         Effective capacity: data that the full cache will hold at the present compression, also as a multiple of its size",
+         Effective capacity: data that the full cache will hold at the present compression, also as a multiple of its size, \
+         once a hundredth of it is full",
     ),
     (
         "Dirty",
@@ -83,7 +84,8 @@ pub const DETAILS: &[Term] = &[
     (
         "Space",
         "of a volume: what it has of a shared cache device, its guarantee and its limit, what no volume has, and its need: hits a \
-         day for each MiB on blocks that left its cache recently. The volume with the larger need gets space of others",
+         day for each MiB on blocks that left its cache recently. The volume with the larger need gets space of others. The write \
+         budget of all volumes, if there is one, and what is left of it",
     ),
     ("Warning", "what is wrong, and what to do"),
     (

@@ -266,6 +266,7 @@ fn a_shrink_under_way_is_shown() {
         at_most_bytes: None,
         free_bytes: 0,
         need: 0,
+        write_budget: None,
     });
     assert_eq!(
         line(&summary(&report, None), "Cache"),

@@ -155,6 +155,7 @@ fn pool_superblock() -> PoolSuperblock {
         shrink_to: Some(chunks - 2),
         next_volume: 4,
         volumes: vec![volume(1, "home"), volume(3, "db")],
+        budget: flaz_pool::PoolBudget::full(1 << 40, 1 << 41).ok(),
     }
 }
 

@@ -108,6 +108,7 @@ impl<P: Platform> LocalCache<P> {
             cache,
             origin,
             host_records,
+            shared_budget: None,
         };
         let superblock = read_superblock(&*around.cache).await?;
         let options = OpenOptions {

@@ -243,6 +243,7 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
                 budget_used: superblock.budget_used.map(|bytes| bytes / u64::from(count)),
                 origin_writes: self.parts.origin_writes.clone(),
                 host_records: around.host_records.clone(),
+                shared_budget: around.shared_budget.clone(),
             })
         });
         self.shards.replace(shards.collect());

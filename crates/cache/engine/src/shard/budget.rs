@@ -8,12 +8,14 @@
 //!   most.
 //! - An opening begins with the level at which the previous one stopped. After a crash, the bucket is empty.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::Duration;
 
 use flaz_device::Nanos;
 
 use crate::policy::Allowance;
+use crate::shared_budget::SharedBudget;
 
 const DAY_NS: u128 = 24 * 3600 * 1_000_000_000;
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
@@ -61,6 +63,40 @@ impl Budget {
     }
 }
 
+/// What the shard takes from the budget that the caches on one device share.
+#[derive(Debug)]
+pub(super) struct CommonBudget {
+    budget: Option<Arc<SharedBudget>>,
+    /// Bytes written that were taken from it.
+    told: Cell<u64>,
+}
+
+impl CommonBudget {
+    pub(super) fn new(budget: Option<Arc<SharedBudget>>) -> Self {
+        Self {
+            budget,
+            told: Cell::new(0),
+        }
+    }
+
+    /// What one of `shards` shards may store, after `written` bytes in all.
+    pub(super) fn allowance(&self, written: impl FnOnce() -> u64, shards: u32) -> Allowance {
+        let Some(budget) = self.budget.as_ref().filter(|budget| budget.level().is_some()) else {
+            return Allowance::All;
+        };
+        self.tell(written());
+        let level = budget.level();
+        level.map_or(Allowance::All, |level| level.allowance(shards))
+    }
+
+    /// Takes what was written from the budget, after `written` bytes in all.
+    pub(super) fn tell(&self, written: u64) {
+        if let Some(budget) = &self.budget {
+            budget.spend(written.wrapping_sub(self.told.replace(written)).cast_signed());
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Bucket {
     /// In bytes times nanoseconds of a day, so that no fraction of a byte is lost. `None`: all.
@@ -81,10 +117,6 @@ impl Bucket {
     }
 
     fn level(&mut self, now: Nanos, rate: u64, written: u64) -> Level {
-        if rate == 0 {
-            // A volume without space yet: nothing is known of its budget.
-            return Level::default();
-        }
         let full = u128::from(rate) * DAY_NS;
         let passed = now.since(self.at);
         let refilled = u128::from(rate).saturating_mul(passed.as_nanos());
@@ -200,13 +232,6 @@ mod tests {
         let budget = Budget::new(None, hours(5));
         budget.begin(hours(5), 1000);
         assert_eq!(budget.level(hours(5), RATE, 1000).used, 0);
-    }
-
-    #[test]
-    fn a_volume_without_space_forgets_nothing() {
-        let budget = Budget::new(None, hours(5));
-        assert_eq!(budget.level(hours(5), 0, 0).allowance(), Allowance::Nothing);
-        assert_eq!(budget.level(hours(5), RATE, 0).used, RATE);
     }
 
     #[test]

@@ -39,6 +39,7 @@ impl<P: Platform> Shard<P> {
         self.writeback.note_step();
         self.log.wake_room();
         self.store_what_waits().await;
+        self.common_budget.tell(self.written_bytes());
     }
 
     /// Stores what is queued, and waits until it is on the cache device. No task of the shard runs on return.

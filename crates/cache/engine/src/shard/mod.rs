@@ -129,12 +129,13 @@ use crate::format::geometry::{Geometry, REGIONS_MIN};
 use crate::host_record::HostRecords;
 use crate::policy::{Allowance, Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
+use crate::shared_budget::SharedBudget;
 use crate::stats::{BudgetLevel, Holdings, QueueDepth, Stats, StatsSnapshot};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
 use crate::volume::STRIPE_BYTES;
 use crate::write_budget::WriteBudget;
 use advising::Following;
-use budget::Budget;
+use budget::{Budget, CommonBudget};
 use codecs::CodecPool;
 use identity::ShardIdentity;
 use intents::IntentBitmap;
@@ -200,6 +201,8 @@ pub struct ShardParts<P: Platform> {
     pub origin_writes: OriginWrites,
     /// Where the host records that the cache is fenced, if it keeps records.
     pub host_records: Option<Rc<dyn HostRecords>>,
+    /// The write budget that the caches on one device share.
+    pub shared_budget: Option<Arc<SharedBudget>>,
 }
 
 /// See the module's documentation.
@@ -210,6 +213,7 @@ pub struct Shard<P: Platform> {
     origin: OriginIo<P>,
     tuning: Tuning,
     budget: Budget,
+    common_budget: CommonBudget,
     following: Following,
     map: BlockMap,
     log: SegmentLog,
@@ -245,6 +249,7 @@ impl<P: Platform> Shard<P> {
             budget_used,
             origin_writes,
             host_records,
+            shared_budget,
         } = parts;
         assert!(
             number < geometry.shard_count,
@@ -287,6 +292,7 @@ impl<P: Platform> Shard<P> {
         Rc::new(Self {
             id,
             budget: Budget::new(budget_used, env.now()),
+            common_budget: CommonBudget::new(shared_budget),
             env,
             cache,
             origin,
@@ -424,6 +430,7 @@ impl<P: Platform> Shard<P> {
                     shards: 1,
                 }),
         };
+        self.common_budget.tell(self.written_bytes());
         StatsSnapshot {
             counts: self.stats.counters.counts(),
             latencies: self.stats.latencies.borrow().clone(),
@@ -477,10 +484,13 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// What the write budget allows to store. Without a budget, neither clock nor counters are read.
+    /// What the write budgets allow to store. Without any, neither clock nor counters are read.
     fn allowance(&self) -> Allowance {
-        self.budget_level()
-            .map_or(Allowance::All, |level| level.allowance())
+        let own = self
+            .budget_level()
+            .map_or(Allowance::All, |level| level.allowance());
+        let shards = self.id.layout.shard_count;
+        own.max(self.common_budget.allowance(|| self.written_bytes(), shards))
     }
 
     /// The level of the write budget. `None`: there is no budget.
@@ -489,7 +499,12 @@ impl<P: Platform> Shard<P> {
         if setting == WriteBudget::None {
             return None;
         }
-        let rate = setting.of_shard(self.region_space(), self.id.layout.shard_count)?;
+        // A volume's drive is the whole device: what it has now would not let it grow.
+        let capacity = match self.cache.shares_space() {
+            true => u64::from(self.log.region_count()) * self.id.layout.region_bytes,
+            false => self.region_space(),
+        };
+        let rate = setting.of_shard(capacity, self.id.layout.shard_count)?;
         Some(self.budget.level(self.env.now(), rate, self.written_bytes()))
     }
 

@@ -142,5 +142,6 @@ fn shard_over(
         budget_used: None,
         origin_writes: OriginWrites::default(),
         host_records: None,
+        shared_budget: None,
     })
 }

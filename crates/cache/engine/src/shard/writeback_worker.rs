@@ -381,6 +381,7 @@ mod tests {
             budget_used: None,
             origin_writes: OriginWrites::default(),
             host_records: None,
+            shared_budget: None,
         })
     }
 

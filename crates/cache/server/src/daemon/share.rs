@@ -23,7 +23,7 @@ use flaz_device::Device;
 use flaz_engine::cache::CacheError;
 use flaz_engine::cache::resize::Resizing;
 use flaz_engine::shard::Shrinking;
-use flaz_pool::{PoolSuperblock, VolumeEntry};
+use flaz_pool::{PoolBudget, PoolSuperblock, VolumeEntry};
 use flaz_runtime::{Config, Runtime};
 use uuid::Uuid;
 
@@ -73,6 +73,7 @@ struct Look {
     free_chunks: u32,
     /// The device becomes smaller.
     shrinks: bool,
+    budget: Option<PoolBudget>,
 }
 
 impl Look {
@@ -84,6 +85,7 @@ impl Look {
             layout,
             volumes,
             shrink_to,
+            budget,
             ..
         } = superblock;
         let (own, others): (Vec<_>, Vec<_>) = volumes.into_iter().partition(|entry| entry.number == number);
@@ -94,6 +96,7 @@ impl Look {
             chunk_bytes: layout.chunk_bytes,
             free_chunks,
             shrinks: shrink_to.is_some(),
+            budget,
         })
     }
 }
@@ -131,6 +134,7 @@ impl Daemon {
             at_most_bytes: (entry.at_most > 0).then(|| bytes(entry.at_most)),
             free_bytes: bytes(known.look.as_ref().map_or(0, |look| look.free_chunks)),
             need: known.need,
+            write_budget: member.credit.report(),
         })
     }
 
@@ -162,7 +166,9 @@ impl Daemon {
         if look.shrinks {
             call_off_abandoned(&member.client, &Place::of(&self.spec.cache).device)?;
         }
+        // The shards say what they have written.
         let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
+        member.credit.renew(&member.client, look.budget)?;
         let ghost_hits = parts.iter().map(|part| part.total.counts.ghost_hits).sum();
         let map = member.part.map();
         let held = map.chunks();

@@ -407,6 +407,16 @@ fn space(families: &mut Families, report: &StatusReport, live: &LiveReport) {
             "Of a volume: hits a day, for each MiB that it has, on blocks that left its cache recently.",
             share.need,
         ),
+        (
+            "flaz_share_write_budget_bytes_per_day",
+            "Of a volume: the write budget of all volumes of the cache device; 0 if there is none.",
+            share.write_budget.map_or(0, |budget| budget.bytes_per_day),
+        ),
+        (
+            "flaz_share_write_budget_left_bytes",
+            "Of a volume: bytes left of the write budget of all volumes, at the last look.",
+            share.write_budget.map_or(0, |budget| budget.left_bytes),
+        ),
     ] {
         families.gauge(name, help, value);
     }

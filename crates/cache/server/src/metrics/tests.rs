@@ -330,6 +330,7 @@ fn all_exist(expressions: &[String]) {
         at_most_bytes: None,
         free_bytes: 0,
         need: 1,
+        write_budget: None,
     });
     live.memory.uses.push(MemoryUse::default());
     let families = shown(&report);

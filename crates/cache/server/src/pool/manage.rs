@@ -12,6 +12,8 @@ use flaz_device::Device;
 use flaz_engine::cache::{self, CreateOptions, Sizes, read_superblock};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions, REGIONS_MIN, SharedSpace};
 use flaz_engine::format::superblock::{State, Superblock};
+use flaz_engine::write_budget::WriteBudget;
+use flaz_pool::budget::PER_DAY_MIN;
 use flaz_pool::format::CHUNK_BYTES;
 use flaz_pool::{Pool, PoolSuperblock, VolumeEntry, VolumeOptions};
 use flaz_runtime::file::{ByteLock, FileDevice, Kind, lock_byte};
@@ -19,6 +21,7 @@ use flaz_runtime::{Config, Runtime};
 use uuid::Uuid;
 
 use super::RESIZE;
+use super::budget;
 use super::client::{HostPool, PoolClient};
 use super::file_system::refuse_without_locks;
 use super::member::{find, hold, in_use, open_file, peek_at};
@@ -130,6 +133,33 @@ pub fn create_shared(claim: &Claim, chunk_bytes: Option<u64>) -> Result<SharedRe
     Ok(shared_report(claim.path(), &pool))
 }
 
+/// Bytes per day of a budget for all volumes: a drive write is as many bytes as the device has for volumes now.
+fn per_day(pool: &HostPool, budget: WriteBudget) -> Option<u64> {
+    let superblock = pool.superblock();
+    budget.bytes_per_day(u64::from(superblock.chunks) * superblock.layout.chunk_bytes)
+}
+
+/// Limits what all volumes together may write, while they are served or not.
+///
+/// # Errors
+/// The budget is too small or too large, or the device fails. Nothing has changed.
+pub fn set_budget(device: &Path, budget: WriteBudget) -> Result<(), HostError> {
+    let _claim = safety::claim_shared(device, Access::ReadWrite)?;
+    let (client, _) = open(device, Access::ReadWrite)?;
+    client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+        let per_day = per_day(&pool, budget);
+        if let Some(per_day) = per_day.filter(|per_day| *per_day < PER_DAY_MIN) {
+            return Err(format!(
+                "--write-budget {} per day: expected none, or at least {} per day",
+                HumanBytes(per_day),
+                HumanBytes(PER_DAY_MIN)
+            )
+            .into());
+        }
+        Ok(pool.set_budget(per_day, budget::now_ms()).await?)
+    })
+}
+
 fn shared_report(device: &Path, pool: &HostPool) -> SharedReport {
     let superblock = pool.superblock();
     let chunk_bytes = superblock.layout.chunk_bytes;
@@ -140,6 +170,9 @@ fn shared_report(device: &Path, pool: &HostPool) -> SharedReport {
         free_bytes: u64::from(pool.free_chunks()) * chunk_bytes,
         shrink: shrink::left(pool),
         chunk_bytes,
+        write_budget: superblock
+            .budget
+            .map(|budget| budget::report(budget.at(budget::now_ms()).left())),
     }
 }
 

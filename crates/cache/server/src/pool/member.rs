@@ -10,7 +10,8 @@ use flaz_engine::format::superblock::Superblock;
 use flaz_pool::{PoolSuperblock, VolumeDevice, VolumeEntry};
 use flaz_runtime::file::{ByteLock, FileDevice, Hold, OpenMode, is_byte_locked, lock_byte};
 
-use super::{PoolClient, request_byte, volume_byte};
+use super::client::HostPool;
+use super::{Credit, PoolClient, request_byte, volume_byte};
 use crate::error::HostError;
 use crate::safety::{self, Access, Claim, TakenOver};
 use crate::status::volume_report;
@@ -29,6 +30,7 @@ pub(crate) struct Member {
     pub(crate) client: PoolClient,
     pub(crate) entry: VolumeEntry,
     pub(crate) part: Part,
+    pub(crate) credit: Credit,
 }
 
 impl Member {
@@ -58,6 +60,7 @@ impl Member {
             _claim: claim,
             client,
             entry,
+            credit: Credit::default(),
         })
     }
 }
@@ -68,6 +71,16 @@ impl Member {
         let map = self.part.map();
         let held = u64::from(map.chunks()) * map.chunk_bytes();
         volume_report(whole, held, self.entry.front_bytes)
+    }
+
+    /// Looks at the write budget of all volumes before the volume is served.
+    ///
+    /// # Errors
+    /// The pool cannot be read or written.
+    pub(crate) fn first_credit(&self) -> Result<(), HostError> {
+        let look = async |pool: HostPool| Ok(pool.superblock().budget);
+        let found = self.client.ask_blocking(Access::Read, look)?;
+        self.credit.renew(&self.client, found)
     }
 
     /// Checks that the cache on the volume's device is the one that was made for it.

@@ -5,6 +5,7 @@
 //! | [`place`] | where a cache lies: on a whole device or file, or in a volume's part of one |
 //! | [`client`] | the thread that changes the pool |
 //! | [`file_system`] | file systems that cannot be used |
+//! | [`budget`] | credit from the write budget of all volumes |
 //! | [`failures`] | failed flushes, told to all processes |
 //! | [`member`] | the cache device of one volume, open and held |
 //! | [`manage`] | making a shared device; adding, removing and listing volumes |
@@ -25,6 +26,7 @@
 //! Invariants: a process changes the chunks of a volume only while it holds the volume. What a process knows of the table may be out
 //! of date, but for the volume that it holds, until it takes [`TABLE`] and reads it again.
 
+pub(crate) mod budget;
 mod client;
 mod failures;
 mod file_system;
@@ -33,6 +35,7 @@ mod member;
 pub mod place;
 pub mod shrink;
 
+pub(crate) use budget::Credit;
 pub(crate) use client::{HostPool, PoolClient};
 pub(crate) use member::{Member, Part, in_use, peek};
 pub use place::Place;
