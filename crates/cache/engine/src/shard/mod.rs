@@ -501,7 +501,7 @@ impl<P: Platform> Shard<P> {
         }
         // A volume's drive is the whole device: what it has now would not let it grow.
         let capacity = match self.cache.shares_space() {
-            true => u64::from(self.log.region_count()) * self.id.layout.region_bytes,
+            true => self.log.region_count() * self.id.layout.region_bytes,
             false => self.region_space(),
         };
         let rate = setting.of_shard(capacity, self.id.layout.shard_count)?;

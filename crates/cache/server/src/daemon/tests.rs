@@ -1,11 +1,16 @@
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 use flaz_control::report::{FrontEndSizeReport, ShrinkReport};
 use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::settings::AfterCrash;
+use flaz_runtime::file::OpenMode;
 
+use super::start::{request_bytes, start_front_ends, thread_count};
 use super::*;
+use crate::front_end::{Failed, SessionThreads};
+use crate::safety;
 use crate::threads::watched;
 
 /// A daemon without one of its threads would block requests for ever. The message does not say that the next start is

@@ -19,6 +19,7 @@
 //!   stable ones survive a power cut.
 //! - One open extent and one open region a ring; one list of extents in flight.
 //! - A pinned region is not freed.
+//! - Whoever closes an extent calls `Shard::pump_writes` afterwards: nothing else sends it, and a writer may wait for it.
 //! - An extent is sent after the manifest has its region. A region is opened again after its state *free* is stable in the
 //!   manifest. A block leaves a region after its state *reclaiming* is stable in the manifest.
 
