@@ -5,7 +5,7 @@
 //! the change of the superblock writes.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use flaz_control::report::SharedBudgetReport;
 use flaz_engine::shared_budget::SharedBudget;
@@ -15,6 +15,8 @@ use super::client::{HostPool, PoolClient};
 use crate::error::HostError;
 use crate::safety::Access;
 
+/// How long another process may keep this one from changing the pool. The next look tries again.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Credit of a volume: this share of a day's budget at least, and as many bytes.
 const CREDIT_SHARE: u64 = 256;
 const CREDIT_BYTES_MIN: u64 = 1 << 20;
@@ -62,7 +64,7 @@ impl Credit {
         let mut left = found.at(now_ms()).left();
         if wanted > 0 || owed > 0 {
             let take = async move |pool: HostPool| Ok(pool.take_credit(owed, wanted, now_ms()).await?);
-            match client.ask_blocking(Access::ReadWrite, take)? {
+            match client.ask_within(ANSWER_WITHIN, Access::ReadWrite, take)? {
                 Some(taken) => (left, granted) = taken,
                 None => {
                     self.budget.end();
@@ -85,7 +87,7 @@ impl Credit {
             return Ok(());
         }
         let credit = self.budget.take_credit();
-        client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
+        client.ask_within(ANSWER_WITHIN, Access::ReadWrite, async move |pool: HostPool| {
             match u64::try_from(credit) {
                 Ok(credit) => pool.return_credit(credit).await?,
                 Err(_) => drop(pool.take_credit(credit.unsigned_abs(), 0, now_ms()).await?),
