@@ -327,6 +327,12 @@ pub struct CodecReport {
     /// Bytes that this saved.
     #[serde(default)]
     pub recompressed_saved_bytes: u64,
+    /// Blocks of those that were compressed together with their neighbours, as a group.
+    #[serde(default)]
+    pub grouped_blocks: u64,
+    /// Groups that had lost some of their blocks when their region was freed.
+    #[serde(default)]
+    pub divided_groups: u64,
     /// Time that reclaim waited for this, in seconds.
     #[serde(default)]
     pub recompress_s: f64,

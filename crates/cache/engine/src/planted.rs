@@ -17,6 +17,10 @@ pub enum PlantedBug {
     OvertakenReadJoined,
     /// A damaged fragment is compressed again, with a correct checksum.
     RepackedDamaged,
+    /// The record of a group that moves as it is names all of its blocks, also those that were written or dropped since.
+    DeadMemberMoved,
+    /// The record of a new group names a block that was written or dropped while the group was compressed.
+    OvertakenMemberGrouped,
     /// A write leaves the old copy in the index.
     RetireSkipped,
     /// A trim leaves the old copy in the index.
@@ -124,6 +128,8 @@ impl PlantedBug {
         Self::StaleAdmission,
         Self::ClockTickedOnce,
         Self::OvertakenReadJoined,
+        Self::DeadMemberMoved,
+        Self::OvertakenMemberGrouped,
         Self::RetireSkipped,
         Self::TrimKeepsCopy,
         Self::UnknownPartsStored,
@@ -184,6 +190,12 @@ impl PlantedBug {
                 | Self::IntendedDirtyDropped
                 | Self::CleanedForgotten
         )
+    }
+
+    /// Whether it affects only groups.
+    #[must_use]
+    pub fn is_of_groups(self) -> bool {
+        matches!(self, Self::DeadMemberMoved | Self::OvertakenMemberGrouped)
     }
 
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be discarded, opened again, killed and lose power,

@@ -472,6 +472,31 @@ fn concurrent_clients_see_what_was_written() {
     }
 }
 
+/// Neighbours are stored together, in a cache whose main ring is reclaimed again and again, while single members change.
+#[test]
+fn members_of_groups_change_alone() {
+    let totals = RefCell::new(StatsSnapshot::default());
+    check_seeds(12, |seed| {
+        let mut plan = plan(seed);
+        let shards = u64::from(plan.wish.shard_count.expect("there is"));
+        plan.cache_len = (192 << 10) + 6 * shards * (128 << 10);
+        plan.origin_len = 4 << 20;
+        plan.settings.codec = CodecChoice::Auto;
+        plan.settings.policy = PolicyKind::S3Fifo;
+        plan.settings.write_budget = WriteBudget::None;
+        plan.settings.sequential_cutoff = 0;
+        plan.change_settings = false;
+        plan.operations = 300;
+        totals.borrow_mut().add(&run(&plan).stats);
+    });
+    let counts = totals.into_inner().counts;
+    if std::env::var_os("FLAZ_SEED").is_some() {
+        return;
+    }
+    assert!(counts.grouped_blocks > 100, "{counts:?}");
+    assert!(counts.groups_divided > 20, "{counts:?}");
+}
+
 #[test]
 fn damage_on_the_cache_device_is_a_miss_never_wrong_data() {
     let failures = Cell::new(0);

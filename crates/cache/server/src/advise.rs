@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use flaz_codec::{CodecChoice, CodecSpec};
+use flaz_codec::CodecChoice;
 use flaz_control::report::{
     AdviseCodec, AdviseMeasured, AdvisePoint, AdviseRatio, AdviseReport, AdviseSize, AdviseWindow,
     REPORT_SCHEMA,
 };
-use flaz_engine::advise::{Estimate, HALF_LIFE, MULTIPLES, Observed, codecs};
+use flaz_engine::advise::{AUTO, Estimate, HALF_LIFE, LZ4, MULTIPLES, Observed, codecs};
+use flaz_engine::shard::ORIGIN_SLOW;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
 
@@ -61,11 +62,7 @@ pub(crate) fn advise_report(cache: &Path, codec: CodecChoice, stats: &StatsSnaps
         measured,
         enough: false,
         sizes,
-        codecs: match codec {
-            CodecChoice::One(in_use) => codec_estimates(in_use, stats, &measured),
-            // Blocks that stay are compressed again, and the samples are of blocks that enter.
-            CodecChoice::Auto => Vec::new(),
-        },
+        codecs: codec_estimates(codec, stats, &measured),
         curve: curve.collect(),
         recommendation: String::new(),
     };
@@ -110,20 +107,32 @@ fn measured(stats: &StatsSnapshot) -> AdviseMeasured {
     }
 }
 
-fn codec_estimates(in_use: CodecSpec, stats: &StatsSnapshot, measured: &AdviseMeasured) -> Vec<AdviseCodec> {
+fn codec_estimates(
+    in_use: CodecChoice,
+    stats: &StatsSnapshot,
+    measured: &AdviseMeasured,
+) -> Vec<AdviseCodec> {
     let samples = &stats.observed.codecs;
     if samples.count() < CODEC_SAMPLES_MIN {
         return Vec::new();
     }
-    let restore_us = |codec: usize| samples.decode_ns[codec] / samples.count() / 1000.0;
+    // Before a fast origin, `auto` stores what LZ4 does.
+    let is_fast = measured.miss_us < ORIGIN_SLOW.as_secs_f64() * 1e6;
+    let stored_by = |codec: usize| if codec == AUTO && is_fast { LZ4 } else { codec };
+    let restore_us = |codec: usize| samples.decode_ns[stored_by(codec)] / samples.count() / 1000.0;
     let all = codecs();
     // Of a codec that is not among these, no time is known: hits take as long as now.
-    let now_us = all.iter().position(|codec| *codec == in_use).map(restore_us);
-    let estimate = |(number, codec): (usize, &CodecSpec)| {
-        let (factor, error) = samples.capacity_factor(number);
+    let now = all.iter().position(|codec| *codec == in_use);
+    let now_us = now.map(restore_us);
+    // Blocks that are cached now were stored with the codec in use, but for a change of it. With `auto`, those that stay were
+    // compressed again.
+    let now = now.filter(|now| *now == AUTO).map(stored_by);
+    let estimate = |(number, codec): (usize, &CodecChoice)| {
         let in_use = *codec == in_use;
-        // Blocks that are cached now were stored with the codec in use, but for a change of it.
-        let factor = if in_use { 1.0 } else { factor };
+        let (factor, error) = match in_use {
+            true => (1.0, 0.0),
+            false => samples.capacity_factor(stored_by(number), now),
+        };
         let mut hit_ratio = ratio(stats.observed.hit_ratio_at(factor));
         hit_ratio.low = hit_ratio
             .low
@@ -131,13 +140,13 @@ fn codec_estimates(in_use: CodecSpec, stats: &StatsSnapshot, measured: &AdviseMe
         hit_ratio.high = hit_ratio
             .high
             .max(stats.observed.hit_ratio_at(factor + 2.0 * error).high);
-        let bytes: f64 = samples.bytes[number].iter().sum();
+        let bytes: f64 = samples.bytes[stored_by(number)].iter().sum();
         let slower_us = now_us.map_or(0.0, |now_us| restore_us(number) - now_us);
         AdviseCodec {
             codec: *codec,
             in_use,
             capacity_factor: factor,
-            capacity_factor_error: if in_use { 0.0 } else { error },
+            capacity_factor_error: error,
             ratio: samples.count() * BLOCK_BYTES as f64 / bytes.max(1.0),
             restore_us: restore_us(number),
             hit_ratio,
@@ -228,6 +237,9 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use flaz_codec::CodecSpec;
+    use flaz_engine::advise::{CODECS, GROUPS};
+
     use super::*;
 
     fn size(multiple: f64, value: f64) -> AdviseSize {
@@ -294,7 +306,7 @@ mod tests {
         }
         let mut slow = report([0.6, 0.71, 0.74, 0.75]);
         slow.codecs.push(AdviseCodec {
-            codec: CodecSpec::ZSTD,
+            codec: CodecSpec::ZSTD.into(),
             in_use: false,
             capacity_factor: 1.3,
             capacity_factor_error: 0.01,
@@ -308,5 +320,30 @@ mod tests {
             "{}",
             recommendation(&slow)
         );
+    }
+
+    #[test]
+    fn auto_stores_what_lz4_does_before_a_fast_origin() {
+        let mut stats = StatsSnapshot::default();
+        let samples = &mut stats.observed.codecs;
+        samples.blocks = [100.0; GROUPS];
+        samples.now_bytes = [204_800.0; GROUPS];
+        samples.bytes = [[150_000.0; GROUPS]; CODECS];
+        samples.bytes[LZ4] = [204_800.0; GROUPS];
+        samples.bytes[AUTO] = [102_400.0; GROUPS];
+        for (miss_us, in_use, lz4, auto) in [
+            (5000.0, CodecSpec::LZ4.into(), 1.0, 2.0),
+            (5000.0, CodecChoice::Auto, 0.5, 1.0),
+            (100.0, CodecSpec::LZ4.into(), 1.0, 1.0),
+            (100.0, CodecChoice::Auto, 1.0, 1.0),
+        ] {
+            let measured = AdviseMeasured {
+                miss_us,
+                ..AdviseMeasured::default()
+            };
+            let rows = codec_estimates(in_use, &stats, &measured);
+            let factors = (rows[LZ4].capacity_factor, rows[AUTO].capacity_factor);
+            assert_eq!(factors, (lz4, auto), "{in_use} in use, a miss takes {miss_us} us");
+        }
     }
 }

@@ -287,6 +287,8 @@ fn live_report(
             decompress_s: counts.unpack_ns as f64 / 1e9,
             recompressed_blocks: counts.repacked_blocks,
             recompressed_saved_bytes: counts.repacked_saved_bytes,
+            grouped_blocks: counts.grouped_blocks,
+            divided_groups: counts.groups_divided,
             recompress_s: counts.repack_ns as f64 / 1e9,
         },
         space: space(stats, facts),

@@ -49,7 +49,7 @@ pub(super) fn example() -> AdviseReport {
             })
             .into(),
         codecs: vec![AdviseCodec {
-            codec: CodecSpec::LZ4,
+            codec: CodecSpec::LZ4.into(),
             in_use: true,
             capacity_factor: 1.0,
             capacity_factor_error: 0.0,

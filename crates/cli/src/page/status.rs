@@ -346,6 +346,11 @@ fn codec(page: &mut Page, codec: &CodecReport) {
             HumanBytes(codec.recompressed_saved_bytes),
             HumanDuration(seconds(codec.recompress_s))
         ));
+        page.more(&format!(
+            "{} blocks of these compressed together with neighbours; {} groups had lost blocks when reclaimed",
+            HumanCount(codec.grouped_blocks),
+            HumanCount(codec.divided_groups)
+        ));
     }
 }
 

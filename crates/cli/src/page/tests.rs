@@ -17,6 +17,7 @@ fn a_running_cache_shows_its_state() {
         "Warning       the origin is emulated",
         "90.0 % of reads, 75.0 % of blocks",
         "(2.50x)",
+        "480 blocks of these compressed together with neighbours; 12 groups had lost blocks when reclaimed\n",
         "not admitted: 4 sequential\n",
         "2 of 64 connections",
         "1,234,567",

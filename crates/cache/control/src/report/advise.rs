@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use flaz_codec::{CodecChoice, CodecSpec};
+use flaz_codec::CodecChoice;
 use serde::{Deserialize, Serialize};
 
 /// The report of `flaz advise`.
@@ -27,7 +27,7 @@ pub struct AdviseReport {
     pub enough: bool,
     /// Half, once, twice and four times the capacity.
     pub sizes: Vec<AdviseSize>,
-    /// The codecs, each with the present capacity; none for the codec `auto`, or before enough blocks were stored.
+    /// The codecs, each with the present capacity; none before enough blocks were stored.
     pub codecs: Vec<AdviseCodec>,
     /// The hit ratio from a quarter to four times the capacity.
     pub curve: Vec<AdvisePoint>,
@@ -39,11 +39,8 @@ impl AdviseReport {
     /// Why there are no estimates for codecs, as a clause; `None` if there are some.
     #[must_use]
     pub fn codecs_missing(&self) -> Option<&'static str> {
-        match self.codec {
-            _ if !self.codecs.is_empty() => None,
-            CodecChoice::Auto => Some("not compared with auto, which uses two"),
-            CodecChoice::One(_) => Some("too few blocks were stored since the start to compare them"),
-        }
+        let why = "too few blocks were stored since the start to compare them";
+        self.codecs.is_empty().then_some(why)
     }
 }
 
@@ -110,7 +107,7 @@ pub struct AdviseSize {
 pub struct AdviseCodec {
     /// The codec.
     #[schemars(with = "String")]
-    pub codec: CodecSpec,
+    pub codec: CodecChoice,
     /// Whether it is in use.
     pub in_use: bool,
     /// How many times as many blocks the cache would have as it has now.

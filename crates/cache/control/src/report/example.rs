@@ -95,6 +95,9 @@ pub fn example() -> StatusReport {
             codec: CodecReport {
                 in_bytes: 4000,
                 out_bytes: 1600,
+                recompressed_blocks: 700,
+                grouped_blocks: 480,
+                divided_groups: 12,
                 ..Default::default()
             },
             space: SpaceReport {

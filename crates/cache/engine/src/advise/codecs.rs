@@ -1,56 +1,121 @@
 //! What other codecs would make of the blocks that are stored: measured on a sample.
 //!
 //! Invariant: each block of a sample counts for every codec, so their sizes compare.
+//!
+//! Of `auto`, which compresses again what stays, the sizes are of a model: see [`auto`].
 
 use std::time::Duration;
 
-use flaz_codec::{CodecId, CodecSpec, encoder};
+use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, encoder};
 use flaz_device::Nanos;
 
 use super::GROUPS;
 use crate::format::extent::FRAGMENT_HEADER_BYTES;
+use crate::format::group::{GROUP_BLOCKS_MAX, GROUP_STORED_MAX, MEMBER_CHECKSUM_BYTES};
 use crate::units::BLOCK_BYTES;
 
-/// Number of codecs that are measured.
-pub const CODECS: usize = 4;
+/// Number of codecs in the comparison.
+pub const CODECS: usize = 5;
+/// LZ4 among them.
+pub const LZ4: usize = 1;
+/// `auto` among them.
+pub const AUTO: usize = 4;
+/// Forms in which a block is compressed for that: with each codec but `auto`, with the second codec of that, and with its neighbours.
+pub const FORMS: usize = 6;
+const SECOND: usize = 4;
+const GROUP: usize = 5;
+/// Of a cache with `auto`, the share of the blocks that stay with the first codec, because they are new: those of probation.
+const FIRST_SHARE: f64 = 0.07;
+/// How much of what groups of four would save is saved: many blocks stay without neighbours. From replays; see `docs/advise.md`.
+const GROUPED_SHARE: f64 = 1.0 / 3.0;
+/// Standard error of both, as a share of the capacity. From the same replays.
+const AUTO_ERROR: f64 = 0.03;
+/// Members of a group that a hit restores, on average.
+const RESTORED_MEMBERS: f64 = 2.5;
 /// Of the blocks that are stored, one in so many is sampled.
 const BLOCKS_PER_SAMPLE: u32 = 256;
-/// Time between two samples of a cache, at least: a sample takes about 0.1 ms of a processor.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Time between two samples of a cache, at least: a sample takes up to 0.5 ms of a processor.
+const PAUSE: Duration = Duration::from_millis(60);
 /// Samples of a shard that count. With as many, all of them count half from then on.
 const SAMPLES_MAX: f64 = 8192.0;
 
 /// The codecs, from the fastest.
 #[must_use]
-pub fn codecs() -> [CodecSpec; CODECS] {
+pub fn codecs() -> [CodecChoice; CODECS] {
     let zstd = |level| CodecSpec::new(CodecId::ZSTD, Some(level)).expect("zstd has this level");
-    [CodecSpec::NONE, CodecSpec::LZ4, zstd(1), zstd(3)]
+    let one = [CodecSpec::NONE, CodecSpec::LZ4, zstd(1), zstd(3)].map(CodecChoice::One);
+    [one[0], one[1], one[2], one[3], CodecChoice::Auto]
 }
 
-/// A block as every codec stores it.
+/// The codec of a form.
+fn codec_of(form: usize) -> CodecSpec {
+    let auto = || CodecChoice::Auto.second().expect("it has two codecs");
+    match codecs().get(form) {
+        Some(CodecChoice::One(codec)) => *codec,
+        Some(CodecChoice::Auto) | None => auto(),
+    }
+}
+
+/// A block in every form.
 #[derive(Debug)]
 pub struct Compressed {
-    /// Its compressed forms; `None`: stored as it is.
-    forms: [Option<Vec<u8>>; CODECS],
+    /// `None`: stored as it is.
+    forms: [Option<Vec<u8>>; FORMS],
 }
 
 impl Compressed {
-    /// Compresses a block with every codec. Takes some 50 us.
+    /// Compresses a block in every form. `four`: the aligned four that it is in, if all of them are known. Takes up to 450 us.
     #[must_use]
-    pub fn of(block: &[u8]) -> Self {
-        let mut out = vec![0; BLOCK_BYTES - 1];
-        let forms = codecs().map(|codec| {
-            let len = (codec != CodecSpec::NONE).then(|| encoder(codec).compress(block, &mut out))??;
+    pub fn of(block: &[u8], four: Option<&[u8]>) -> Self {
+        let mut out = vec![0; GROUP_STORED_MAX];
+        let forms = std::array::from_fn(|form| {
+            let codec = codec_of(form);
+            let len = match form {
+                GROUP => encoder(codec).compress_group(four?, BLOCK_BYTES, &mut out)?,
+                _ if codec == CodecSpec::NONE => return None,
+                _ => encoder(codec).compress(block, &mut out[..BLOCK_BYTES - 1])?,
+            };
             Some(out[..len].to_vec())
         });
         Self { forms }
     }
 
-    /// The bytes that a codec makes of it.
-    #[must_use]
-    pub fn form(&self, codec: usize) -> Option<&[u8]> {
-        self.forms[codec].as_deref()
+    /// Restores a form, to see how long that takes. `out` is for a group.
+    pub fn restore(&self, form: usize, decoders: &mut Decoders, out: &mut [u8]) {
+        let Some(bytes) = &self.forms[form] else { return };
+        let codec = codec_of(form).id();
+        // It is the encoder's own output; a wrong one would only be a wrong time.
+        let _ = match form {
+            GROUP => decoders.decompress_first(codec, bytes, BLOCK_BYTES, out),
+            _ => decoders.decompress(codec, bytes, &mut out[..BLOCK_BYTES]),
+        };
     }
+
+    /// Bytes of the cache device that a block takes in a form.
+    fn bytes(&self, form: usize) -> f64 {
+        match (form, &self.forms[form]) {
+            (GROUP, Some(stream)) => {
+                let checksums = (GROUP_BLOCKS_MAX - 1) * MEMBER_CHECKSUM_BYTES;
+                fragment_bytes((stream.len() + checksums) as u64) as f64 / GROUP_BLOCKS_MAX as f64
+            }
+            (GROUP, None) => self.bytes(SECOND),
+            (_, stored) => fragment_bytes(stored.as_ref().map_or(BLOCK_BYTES, Vec::len) as u64) as f64,
+        }
+    }
+
+    /// The same with each codec.
+    fn bytes_with(&self) -> [f64; CODECS] {
+        std::array::from_fn(|codec| match codec {
+            AUTO => auto(self.bytes(LZ4), self.bytes(SECOND), self.bytes(GROUP)),
+            form => self.bytes(form),
+        })
+    }
+}
+
+/// What is so much for the first codec of `auto`, for the second, and in groups of four, on average.
+fn auto(first: f64, second: f64, group: f64) -> f64 {
+    let second = second + GROUPED_SHARE * (group - second);
+    FIRST_SHARE * first + (1.0 - FIRST_SHARE) * second
 }
 
 /// Bytes of the cache device for a block of which `stored` bytes are stored.
@@ -79,8 +144,8 @@ impl CodecSamples {
         self.blocks.iter().sum()
     }
 
-    /// Adds a block: `now` bytes are stored of it, and each codec took so long to restore it.
-    pub fn sample(&mut self, compressed: &Compressed, now: u64, took: [Duration; CODECS]) {
+    /// Adds a block: `now` bytes are stored of it, and each form took so long to restore.
+    pub fn sample(&mut self, compressed: &Compressed, now: u64, took: [Duration; FORMS]) {
         if self.count() >= SAMPLES_MAX {
             let counts = self.bytes.iter_mut().flatten().chain(&mut self.blocks);
             counts
@@ -93,10 +158,17 @@ impl CodecSamples {
         let group = (0..GROUPS).min_by_key(fewest).expect("there are groups");
         self.blocks[group] += 1.0;
         self.now_bytes[group] += fragment_bytes(now) as f64;
-        for (codec, took) in took.iter().enumerate() {
-            let stored = compressed.form(codec).map_or(BLOCK_BYTES, <[u8]>::len);
-            self.bytes[codec][group] += fragment_bytes(stored as u64) as f64;
-            self.decode_ns[codec] += took.as_nanos() as f64;
+        let ns = took.map(|took| took.as_nanos() as f64);
+        let group_ns = match compressed.forms[GROUP] {
+            Some(_) => ns[GROUP] * RESTORED_MEMBERS / GROUP_BLOCKS_MAX as f64,
+            None => ns[SECOND],
+        };
+        for (codec, bytes) in compressed.bytes_with().into_iter().enumerate() {
+            self.bytes[codec][group] += bytes;
+            self.decode_ns[codec] += match codec {
+                AUTO => auto(ns[LZ4], ns[SECOND], group_ns),
+                form => ns[form],
+            };
         }
     }
 
@@ -115,9 +187,10 @@ impl CodecSamples {
     }
 
     /// How many times as many blocks a cache would have with a codec, from sizes by group: the value without each group in turn
-    /// gives the standard error (jackknife).
+    /// gives the standard error (jackknife). `now`: the codec in use, if the blocks that stay are not as they were stored first.
     #[must_use]
-    pub fn capacity_factor(&self, codec: usize) -> (f64, f64) {
+    pub fn capacity_factor(&self, codec: usize, now: Option<usize>) -> (f64, f64) {
+        let now_bytes = now.map_or(&self.now_bytes, |codec| &self.bytes[codec]);
         let ratio = |without: Option<usize>| {
             let sum = |bytes: &[f64; GROUPS]| -> f64 {
                 (bytes.iter().enumerate())
@@ -125,14 +198,17 @@ impl CodecSamples {
                     .map(|(_, it)| it)
                     .sum()
             };
-            sum(&self.now_bytes) / sum(&self.bytes[codec]).max(1.0)
+            sum(now_bytes) / sum(&self.bytes[codec]).max(1.0)
         };
         let whole = ratio(None);
         let parts: [f64; GROUPS] = std::array::from_fn(|group| ratio(Some(group)));
         let mean = parts.iter().sum::<f64>() / GROUPS as f64;
         let squares: f64 = parts.iter().map(|part| (part - mean).powi(2)).sum();
         let groups = GROUPS as f64;
-        (whole, ((groups - 1.0) / groups * squares).sqrt())
+        let error = ((groups - 1.0) / groups * squares).sqrt();
+        let is_modelled = codec == AUTO || now == Some(AUTO);
+        let modelled = if is_modelled { AUTO_ERROR * whole } else { 0.0 };
+        (whole, error.hypot(modelled))
     }
 }
 

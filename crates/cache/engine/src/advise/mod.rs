@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use flaz_device::Nanos;
 
-pub use codecs::{CODECS, CodecSampler, CodecSamples, Compressed, codecs, fragment_bytes};
+pub use codecs::{AUTO, CODECS, CodecSampler, CodecSamples, Compressed, FORMS, LZ4, codecs, fragment_bytes};
 pub use estimate::{Estimate, Observed};
 
 use self::cache::SimulatedCache;

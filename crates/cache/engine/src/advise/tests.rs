@@ -187,12 +187,35 @@ fn a_codec_that_halves_blocks_doubles_the_capacity() {
     for _ in 0..200 {
         let mut block = vec![0; BLOCK_BYTES];
         random.fill(&mut block[..2024]);
-        let compressed = Compressed::of(&block);
-        samples.sample(&compressed, 4096, [Duration::from_nanos(1500); CODECS]);
+        let compressed = Compressed::of(&block, None);
+        samples.sample(&compressed, 4096, [Duration::from_nanos(1500); FORMS]);
     }
-    let (none, error) = samples.capacity_factor(0);
+    let (none, error) = samples.capacity_factor(0, None);
     assert!((none - 1.0).abs() < 1e-9 && error < 1e-9);
-    let (lz4, error) = samples.capacity_factor(1);
+    let (lz4, error) = samples.capacity_factor(LZ4, None);
     assert!((lz4 - 2.0).abs() < 0.05 && error < 0.01, "{lz4} {error}");
     assert_eq!(samples.decode_ns[1] / samples.count(), 1500.0);
+}
+
+/// Neighbours that are equal: together they take about a quarter.
+#[test]
+fn the_estimate_of_auto_is_between_single_blocks_and_groups() {
+    let mut samples = CodecSamples::default();
+    let mut random = Random::new(1);
+    let mut took = [Duration::from_nanos(1000); FORMS];
+    took[FORMS - 1] = Duration::from_nanos(8000);
+    for _ in 0..200 {
+        let mut block = vec![0; BLOCK_BYTES];
+        random.fill(&mut block[..2024]);
+        let compressed = Compressed::of(&block, Some(&block.repeat(4)));
+        samples.sample(&compressed, 2048, took);
+    }
+    // A third of the blocks gains what groups gain: 0.07 + 0.93 * (2/3 + 1/3 * 1/4).
+    let (auto, error) = samples.capacity_factor(AUTO, None);
+    assert!((auto - 1.30).abs() < 0.05, "{auto}");
+    assert!(error > 0.03 && error < 0.06, "{error}");
+    let (lz4, _) = samples.capacity_factor(LZ4, Some(AUTO));
+    assert!((lz4 * auto - 1.0).abs() < 0.02, "{lz4} with auto in use");
+    let ns = samples.decode_ns[AUTO] / samples.count();
+    assert!((ns - 2240.0).abs() < 1.0, "{ns}");
 }

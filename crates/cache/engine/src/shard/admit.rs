@@ -17,7 +17,7 @@ use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Allowance, Ring};
 use crate::settings::Mode;
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, LocalBlock};
+use crate::units::LocalBlock;
 
 /// Blocks packed on this thread before other tasks run.
 const PACK_YIELD_BLOCKS: usize = 8;
@@ -178,8 +178,7 @@ impl<P: Platform> Shard<P> {
             if self.store_block(block, candidate, what).await {
                 self.count_stored(packed, stored, candidate.written);
                 self.follow_stored(block, stored);
-                self.sample_codecs(&data[candidate.index * BLOCK_BYTES..][..BLOCK_BYTES], stored)
-                    .await;
+                self.sample_codecs(first, data, candidate.index, stored).await;
             }
         }
     }

@@ -11,9 +11,9 @@ use flaz_device::{Env, IoBuf, Nanos, Priority};
 
 use super::{Platform, Shard};
 use crate::advise::{
-    Advisor, CodecSampler, CodecSamples, Compressed, Observed, SHARDS_MAX, Space, Written, codecs,
-    fragment_bytes,
+    Advisor, CodecSampler, CodecSamples, Compressed, Observed, SHARDS_MAX, Space, Written, fragment_bytes,
 };
+use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::policy::{PolicyKind, block_key};
 use crate::units::{BLOCK_BYTES, LocalBlock};
 
@@ -119,31 +119,34 @@ impl<P: Platform> Shard<P> {
             .show(block, |advisor, key| advisor.stored(key, bytes));
     }
 
-    /// A block was stored in the background, `stored` bytes of it: once in a while, measures what other codecs make of it.
-    pub(super) async fn sample_codecs(&self, block: &[u8], stored: u64) {
+    /// Block `index` of `data` was stored in the background, `stored` bytes of it: once in a while, measures what other codecs make of
+    /// it. The data begins at block `first`.
+    pub(super) async fn sample_codecs(&self, first: LocalBlock, data: &IoBuf, index: usize, stored: u64) {
         let now = || self.env.now();
         let wanted = |sampler: &mut CodecSampler| sampler.wants(self.id.layout.shard_count, now);
         if stored == 0 || !wanted(&mut self.following.sampler.borrow_mut()) {
             return;
         }
-        let copy = IoBuf::copy_of(block);
+        let four = four_of(first, data, index).map(IoBuf::copy_of);
+        let copy = IoBuf::copy_of(&data[index * BLOCK_BYTES..][..BLOCK_BYTES]);
         let compressed = (self.env)
-            .compute(Priority::Write, move || Compressed::of(&copy))
+            .compute(Priority::Write, move || Compressed::of(&copy, four.as_deref()))
             .await;
-        let mut out = IoBuf::new(BLOCK_BYTES);
-        let mut number = 0;
-        let took = codecs().map(|codec| {
-            let form = compressed.form(number);
-            number += 1;
+        let mut out = IoBuf::new(GROUP_BLOCKS_MAX * BLOCK_BYTES);
+        let took = std::array::from_fn(|form| {
             let started = self.env.now();
-            // It is the encoder's own output; a wrong one would only be a wrong time.
-            let _ = form.map(|form| {
-                self.codecs
-                    .decode(|decoders| decoders.decompress(codec.id(), form, &mut out))
-            });
+            self.codecs
+                .decode(|decoders| compressed.restore(form, decoders, &mut out));
             self.env.now().since(started)
         });
         let mut samples = self.following.codecs.borrow_mut();
         samples.sample(&compressed, stored, took);
     }
+}
+
+/// The aligned four blocks around block `index` of `data`, if it has all of them. It begins at block `first`.
+fn four_of(first: LocalBlock, data: &[u8], index: usize) -> Option<&[u8]> {
+    let before = (first.0 + index as u64) as usize % GROUP_BLOCKS_MAX;
+    let start = index.checked_sub(before)? * BLOCK_BYTES;
+    data.get(start..start + GROUP_BLOCKS_MAX * BLOCK_BYTES)
 }

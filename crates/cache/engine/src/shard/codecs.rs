@@ -21,6 +21,8 @@ pub(super) struct CodecPool {
     /// The smallest number of packers in the pool since the last trim.
     idle: Cell<usize>,
     decoders: RefCell<Decoders>,
+    /// Those of blocks that are compressed again, unless a codec thread has them.
+    again: Cell<Decoders>,
 }
 
 impl CodecPool {
@@ -43,8 +45,19 @@ impl CodecPool {
         }
     }
 
-    /// Drops the packers that were not needed since the last call.
+    /// Takes the decoders of blocks that are compressed again.
+    pub(super) fn take_decoders(&self) -> Decoders {
+        self.again.take()
+    }
+
+    /// Puts them back.
+    pub(super) fn put_back_decoders(&self, decoders: Decoders) {
+        self.again.set(decoders);
+    }
+
+    /// Drops the packers that were not needed since the last call, and the decoders of blocks that are compressed again.
     pub(super) fn trim(&self) {
+        self.again.take();
         let mut packers = self.packers.borrow_mut();
         packers.drain(..self.idle.get());
         self.idle.set(packers.len());

@@ -20,6 +20,7 @@ use super::sets::{Kept, PackedGroup, Repacked};
 use super::{Platform, Shard, Shared};
 use crate::format::group::{Members, group_of};
 use crate::index::{Entry, Place};
+use crate::planted::{PlantedBug, planted};
 use crate::policy::{Allowance, Ring};
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
@@ -55,6 +56,11 @@ impl Read {
         let start = self.at + (survivor.start - self.start) as usize;
         start..start + (survivor.end - survivor.start) as usize
     }
+}
+
+/// The members that a record names: those that have it as their latest record.
+fn named(bug: PlantedBug, live: Members, all: Members) -> Members {
+    if planted(bug) { all } else { live }
 }
 
 impl<P: Platform> Shard<P> {
@@ -257,7 +263,7 @@ impl<P: Platform> Shard<P> {
             stream: &group.stream,
             members: group.members,
             plain_crcs: &group.plain_crcs,
-            live,
+            live: named(PlantedBug::OvertakenMemberGrouped, live, group.members),
         };
         if self
             .store_together(&group.blocks, what, group.members, true)
@@ -297,7 +303,7 @@ impl<P: Platform> Shard<P> {
             header,
             stored,
             from,
-            live,
+            live: named(PlantedBug::DeadMemberMoved, live, group.members),
         };
         self.store_together(&blocks, what, group.members, verified).await;
     }

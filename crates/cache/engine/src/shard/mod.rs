@@ -166,6 +166,7 @@ pub use queue::{JOB_BYTES_MAX, JOBS_MAX};
 pub use recover::Recovered;
 pub(crate) use region_reader::{Found, Guess, RegionPlace, read_region};
 pub use resize::{ResizeStep, Shrinking};
+pub use second_stage::ORIGIN_SLOW;
 
 /// Number of extents after which the share of fragments in them is measured; it is 0.96 before.
 const EXTENTS_MEASURED_MIN: u64 = 64;

@@ -255,14 +255,16 @@ impl<P: Platform> Shard<P> {
 
     async fn repack_some(self: &Rc<Self>, codec: CodecSpec, sets: Vec<Set>, again: &mut Again) {
         let started = self.env.now();
-        let packer = self.codecs.take(codec, self.tuning.settings().codec);
+        let mut packer = self.codecs.take(codec, self.tuning.settings().codec);
+        let mut decoders = self.codecs.take_decoders();
         let job = move || {
-            let mut packer = packer;
-            let outcomes: Vec<Outcome> = sets.into_iter().map(|set| pack_set(&mut packer, set)).collect();
-            (packer, outcomes)
+            let pack = |set| pack_set(&mut packer, &mut decoders, set);
+            let outcomes: Vec<Outcome> = sets.into_iter().map(pack).collect();
+            (packer, decoders, outcomes)
         };
-        let (packer, outcomes) = self.env.compute(Priority::Write, job).await;
+        let (packer, decoders, outcomes) = self.env.compute(Priority::Write, job).await;
         self.codecs.put_back(packer);
+        self.codecs.put_back_decoders(decoders);
         let counters = &self.stats.counters;
         let took = self.env.now().since(started).as_nanos() as u64;
         count(&counters.repack_ns, took);

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 /// Mean time of an origin's reads from which blocks are compressed again.
-const ORIGIN_SLOW: Duration = Duration::from_micros(250);
+pub const ORIGIN_SLOW: Duration = Duration::from_micros(250);
 /// Mean time of an origin's reads below which they no longer are.
 const ORIGIN_FAST: Duration = Duration::from_micros(150);
 /// Most fragments in a row that are not tried after one that did not shrink.

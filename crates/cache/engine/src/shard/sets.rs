@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use flaz_codec::CodecId;
+use flaz_codec::{CodecId, Decoders};
 use flaz_device::IoBuf;
 
 use super::Shared;
@@ -126,8 +126,7 @@ fn bytes_of(members: &[Member]) -> usize {
 }
 
 /// Restores and verifies the members of a set, whatever they are stored with.
-fn restore(members: &[Member]) -> Vec<Result<IoBuf, FragmentError>> {
-    let mut decoders = flaz_codec::Decoders::default();
+fn restore(decoders: &mut Decoders, members: &[Member]) -> Vec<Result<IoBuf, FragmentError>> {
     let mut restored: Vec<Option<Result<IoBuf, FragmentError>>> = members.iter().map(|_| None).collect();
     for at in 0..members.len() {
         if restored[at].is_some() {
@@ -140,11 +139,11 @@ fn restore(members: &[Member]) -> Vec<Result<IoBuf, FragmentError>> {
         let identities: Vec<_> = same.iter().map(|other| members[*other].identity).collect();
         let kept = &members[at].kept;
         let bytes = &kept.data[kept.place.clone()];
-        let found = fragment::unpack_members(&mut decoders, bytes, &identities);
+        let found = fragment::unpack_members(decoders, bytes, &identities);
         for (other, found) in same.into_iter().zip(found) {
             restored[other] = Some(match found {
                 Err(FragmentError::Checksum { .. }) if planted(PlantedBug::RepackedDamaged) => {
-                    fragment::unpack_unverified(&mut decoders, bytes)
+                    fragment::unpack_unverified(decoders, bytes)
                 }
                 found => found,
             });
@@ -153,7 +152,7 @@ fn restore(members: &[Member]) -> Vec<Result<IoBuf, FragmentError>> {
     restored.into_iter().flatten().collect()
 }
 
-pub(super) fn pack_set(packer: &mut Packer, set: Set) -> Outcome {
+pub(super) fn pack_set(packer: &mut Packer, decoders: &mut Decoders, set: Set) -> Outcome {
     let mut outcome = Outcome {
         damaged: Vec::new(),
         group: None,
@@ -162,7 +161,7 @@ pub(super) fn pack_set(packer: &mut Packer, set: Set) -> Outcome {
     };
     let members = &outcome.set.members;
     let mut whole = Vec::new();
-    for (at, restored) in restore(members).into_iter().enumerate() {
+    for (at, restored) in restore(decoders, members).into_iter().enumerate() {
         match restored {
             Ok(block) => whole.push((at, block)),
             Err(error) => outcome.damaged.push((at, error)),

@@ -9,6 +9,7 @@
 //! | `sectors` | sector contents that identify the write they are from |
 //! | `oracle` | the allowed contents of each sector, now and after a crash |
 //! | `workload` | sizes and requests, as data generated from a seed |
+//! | `groups` | those of caches that store neighbours together |
 //! | `run`, `host` | one life of a cache on two disks, and its host records |
 //! | `opening` | requests, and the allowed reasons for their failure |
 //! | `damage` | damage that the contract promises to survive |
@@ -19,6 +20,7 @@
 
 mod damage;
 mod explore;
+mod groups;
 #[path = "../support/host.rs"]
 mod host;
 mod minimise;
@@ -41,11 +43,13 @@ use minimise::minimise;
 use workload::{Op, Place, SCENARIOS_A_BASE, Scenario, Shape, Step};
 
 /// Crash states of a run of all tests, unless `FLAZ_CRASH_STATES` is set.
-const CRASH_STATES: u64 = 200_000;
+const CRASH_STATES: u64 = 170_000;
 /// The same of the test of changes of the size.
 const RESIZE_STATES: u64 = 40_000;
 /// The same of the test of withdrawals.
 const WITHDRAWAL_STATES: u64 = 20_000;
+/// The same of the test of groups.
+const GROUPS_STATES: u64 = 12_000;
 /// The same of the test of growth.
 const GROWTH_STATES: u64 = 20_000;
 
@@ -343,6 +347,39 @@ fn no_crash_beside_growth_loses_anything() {
         counts.kinds.origins_grown > 0 && counts.lived_on > 0,
         "{counts:?}"
     );
+}
+
+/// Neighbours are stored together, and their groups divided and moved.
+#[test]
+fn no_crash_beside_groups_loses_or_revives_anything() {
+    let unchanged = |_: &mut Scenario| {};
+    if replays(&unchanged) {
+        return;
+    }
+    let goal = number_from_env("FLAZ_CRASH_STATES").unwrap_or(GROUPS_STATES);
+    let base_of = |turn| groups::FIRST_BASE + turn;
+    let (counts, failure) = explore_bases(goal, &|| {}, &unchanged, &base_of);
+    if let Some(failure) = failure {
+        report(failure, &unchanged);
+    }
+    eprintln!("{counts:?}");
+    if goal < GROUPS_STATES {
+        return;
+    }
+    for (name, count, least) in [
+        ("blocks stored together", counts.did.grouped_blocks, 1000),
+        (
+            "groups without some of their blocks",
+            counts.did.groups_divided,
+            500,
+        ),
+        ("kills", counts.kills, 1000),
+        ("power cuts", counts.power_cuts, 1000),
+        ("second crashes", counts.second_crashes, 1000),
+        ("lives after crashes", counts.lived_on, 1000),
+    ] {
+        assert!(count >= least, "{count} {name}: {counts:?}");
+    }
 }
 
 /// Bases that are explored exhaustively: each mode on one shard and on two.

@@ -3,7 +3,7 @@
 use flaz_engine::planted::{PlantedBug, plant};
 
 use super::workload::{Scenario, Shape, with_resizes};
-use super::{explore_bases, number_from_env};
+use super::{explore_bases, groups, number_from_env};
 use flaz_engine::settings::Mode;
 
 /// Crash states within which each defect must be found: less than a minute on two cores.
@@ -36,7 +36,9 @@ fn planted_bugs_are_found() {
         }
         // Searching bases without write-back takes time and proves nothing about write-back.
         let base_of = |turn| {
-            if bug.is_of_write_back() {
+            if bug.is_of_groups() {
+                groups::FIRST_BASE + turn
+            } else if bug.is_of_write_back() {
                 Shape::bases_of(Mode::WriteBack)
                     .nth(turn as usize)
                     .expect("endless")

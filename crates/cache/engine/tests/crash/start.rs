@@ -7,6 +7,7 @@ use flaz_engine::cache::{CreateOptions, create};
 use flaz_engine::check::{Finding, Object, walk};
 use flaz_sim::{DiskConfig, DiskImage, Sim, SimDisk};
 
+use super::groups;
 use super::oracle::Ground;
 use super::run::{Past, Script, Start, live};
 use super::sectors::{BLOCK_SECTORS, Print, SECTOR, print_of};
@@ -81,7 +82,11 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
         })),
         ..DiskConfig::slow(shape.origin_len)
     };
-    let disk = SimDisk::new(&sim.env(), DiskConfig::fast(shape.cache_len));
+    let mut cache_config = DiskConfig::fast(shape.cache_len);
+    if shape.grouped {
+        cache_config.read_latency = groups::CACHE_READ;
+    }
+    let disk = SimDisk::new(&sim.env(), cache_config);
     let options = CreateOptions {
         uuid: uuid::Uuid::from_u128(u128::from(base) << 64 | 0xf1a2),
         created_unix_s: 0,
@@ -112,7 +117,10 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
             ..Script::default()
         };
         let life = live(shape, &start, &script)?;
-        let full = life.did.reclaimed_blocks > 0;
+        let full = match shape.grouped {
+            true => life.did.groups_divided > 0,
+            false => life.did.reclaimed_blocks > 0,
+        };
         start = life.into_start();
         if full {
             break;

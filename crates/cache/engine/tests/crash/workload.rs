@@ -12,6 +12,7 @@ use flaz_engine::volume::STRIPE_BYTES;
 use flaz_engine::write_budget::WriteBudget;
 use flaz_sim::{DiscardMode, FaultRates, Rng};
 
+use super::groups;
 use super::oracle::Spot;
 use super::sectors::{BLOCK_SECTORS, SECTOR};
 
@@ -23,13 +24,13 @@ const LARGE_BLOCKS_MAX: u64 = 250;
 /// Stripes with ballast, in their second halves, and blocks of ballast in each: about twice a cache in total.
 const BALLAST_STRIPES: [u64; 6] = [0, 1, 3, 4, 5, 6];
 const BALLAST_BLOCKS: u64 = 110;
-const STRIPE_SECTORS: u64 = STRIPE_BYTES / SECTOR as u64;
+pub const STRIPE_SECTORS: u64 = STRIPE_BYTES / SECTOR as u64;
 /// Bytes of a sequential stream: a few requests, or one of the larger ones.
 const CUTOFF_BYTES: u64 = 64 << 10;
 /// A write budget that is ample before a crash, and lets a few blocks in soon after it.
 const BUDGET_PER_DAY: NonZeroU64 = NonZeroU64::new(20 << 30).unwrap();
 /// Spots within the size that the origin has at first. The others lie beyond it.
-const SPOTS: usize = 8;
+pub const SPOTS: usize = 8;
 /// Bytes by which the origin grows, but for its alignment.
 const GROWTH: u64 = 2 * STRIPE_BYTES + STRIPE_BYTES / 2;
 /// Versions of writes beyond the old end count from here.
@@ -154,6 +155,8 @@ pub struct Shape {
     pub spots: Rc<[Spot]>,
     /// The spot that is large enough for requests of many blocks, in some bases.
     pub large: Option<usize>,
+    /// Many of the blocks lie in groups: see [`super::groups`].
+    pub grouped: bool,
     pub cores: usize,
 }
 
@@ -251,7 +254,7 @@ impl Shape {
             settings.codec = CodecChoice::Auto;
             settings.policy = PolicyKind::S3Fifo;
         }
-        Self {
+        let shape = Self {
             origin_len,
             grown_len,
             cache_len: (192 << 10) + shard_count * regions * (128 << 10),
@@ -266,7 +269,12 @@ impl Shape {
             origin_discard: [DiscardMode::Zero, DiscardMode::Zero, DiscardMode::Mixed][rng.below(3) as usize],
             spots: spots.into(),
             large,
+            grouped: false,
             cores: 1 + rng.below(2) as usize,
+        };
+        match base >= groups::FIRST_BASE {
+            true => groups::adapt(shape, &mut later),
+            false => shape,
         }
     }
 }
@@ -412,6 +420,22 @@ impl Scenario {
     pub fn filler(base: u64, turn: u64, shape: &Shape) -> Self {
         let mut rng = Rng::new(base ^ 0xf111 ^ turn << 32);
         let mut generator = Generator::new(shape, rng.fork(), 1 + turn * 1000);
+        let steps = match shape.grouped {
+            true => groups::filling(&mut generator),
+            false => Self::filling(&mut generator, &mut rng),
+        };
+        Self {
+            seed: base ^ 0xba5e ^ turn << 32,
+            steps,
+            cache_faults: FaultRates::default(),
+            origin_faults: FaultRates::default(),
+            forgetful_host: false,
+            unsettled: false,
+            stop_beside: false,
+        }
+    }
+
+    fn filling(generator: &mut Generator<'_>, rng: &mut Rng) -> Vec<Step> {
         let mut steps = Vec::new();
         for round in 0..6 {
             for spot in 0..SPOTS {
@@ -428,7 +452,7 @@ impl Scenario {
                 let client = rng.below(3) as u32;
                 steps.push(Step { phase: 0, client, op });
                 let mut more = vec![generator.op(), generator.ballast()];
-                if shape.settings.codec == CodecChoice::Auto {
+                if generator.shape.settings.codec == CodecChoice::Auto {
                     // What is used stays, with its neighbours.
                     more.push(Op::Read { place });
                 }
@@ -439,15 +463,7 @@ impl Scenario {
                 }
             }
         }
-        Self {
-            seed: base ^ 0xba5e ^ turn << 32,
-            steps,
-            cache_faults: FaultRates::default(),
-            origin_faults: FaultRates::default(),
-            forgetful_host: false,
-            unsettled: false,
-            stop_beside: false,
-        }
+        steps
     }
 }
 
@@ -545,7 +561,7 @@ fn insert(steps: &mut Vec<Step>, op: Op, rng: &mut Rng) {
 /// Generates requests.
 pub struct Generator<'a> {
     shape: &'a Shape,
-    rng: Rng,
+    pub rng: Rng,
     next_version: u64,
     last: Option<Place>,
 }
@@ -561,7 +577,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn version(&mut self) -> u64 {
+    pub fn version(&mut self) -> u64 {
         self.next_version += 1;
         let number = self.next_version;
         // Neighbours that do not compress are not stored together.
@@ -571,7 +587,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn whole(&self, spot: usize) -> Place {
+    pub fn whole(&self, spot: usize) -> Place {
         Place {
             spot,
             first: 0,
@@ -622,7 +638,7 @@ impl<'a> Generator<'a> {
     }
 
     /// A few blocks of ballast, some of them more often than others.
-    fn ballast(&mut self) -> Op {
+    pub fn ballast(&mut self) -> Op {
         let rng = &mut self.rng;
         let all = BALLAST_STRIPES.len() as u64 * BALLAST_BLOCKS;
         let block = rng.below(all).min(rng.below(all));
@@ -637,6 +653,13 @@ impl<'a> Generator<'a> {
 
     /// The next request.
     pub fn op(&mut self) -> Op {
+        match self.shape.grouped {
+            true => groups::op(self),
+            false => self.usual_op(),
+        }
+    }
+
+    pub fn usual_op(&mut self) -> Op {
         let place = self.place();
         let fua = self.rng.below(8) == 0;
         match self.rng.below(100) {

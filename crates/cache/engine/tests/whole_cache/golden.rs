@@ -1,18 +1,20 @@
 //! Golden images of the format.
 //!
-//! `raw.img.zst` is written again byte for byte, `codecs.img.zst` is only read (the output of a codec may change with its
-//! library, the decoded data must not). After an intended change of format, with a new version: `FLAZ_BLESS=1 cargo test -p
+//! `raw.img.zst` is written again byte for byte, `codecs.img.zst` and `groups.img.zst` are only read (the output of a codec may change
+//! with its library, the decoded data must not). After an intended change of format, with a new version: `FLAZ_BLESS=1 cargo test -p
 //! flaz-engine --test whole_cache golden`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use flaz_engine::cache::{Start, read_superblock, write_superblock};
 
-use flaz_engine::check::Object;
+use flaz_engine::check::{Finding, Object};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::Volume;
-use flaz_sim::{DiskImage, SimDisk};
+use flaz_sim::{DiskConfig, DiskImage, Rng, SimDisk};
 
 use crate::rig::{BLOCK, Rig, SMALLEST, SMALLEST_LEN, filled_disk, plain_disk, settings};
 
@@ -114,11 +116,18 @@ fn stored(name: &str) -> Vec<u8> {
     zstd::bulk::decompress(&packed, SMALLEST_LEN as usize).expect("the golden image unpacks")
 }
 
-/// Opens a stored image over an origin with different contents: correct data must come from the cache.
-fn check_stored(name: &str, fragments: &[&str]) {
+/// Opens a stored image over an origin with different contents: the first `blocks` blocks, unless nothing is `expected` of them, must
+/// come from the cache. Returns what a check finds.
+fn check_stored(
+    name: &str,
+    fragments: &[&str],
+    origin_len: u64,
+    blocks: u64,
+    expected: impl Fn(u64) -> Option<Vec<u8>>,
+) -> Vec<Finding> {
     let mut image = DiskImage::new(plain_disk(SMALLEST_LEN));
     image.write(0, &stored(name));
-    let rig = Rig::from_images(2, &DiskImage::new(filled_disk(ORIGIN_LEN, other_text)), &image);
+    let rig = Rig::from_images(2, &DiskImage::new(filled_disk(origin_len, other_text)), &image);
     rig.sim.block_on(async {
         let findings = rig.check().await.expect("has a superblock");
         let bad: Vec<_> = findings
@@ -136,11 +145,6 @@ fn check_stored(name: &str, fragments: &[&str]) {
                 "{name} has no {kind}"
             );
         }
-        let named = findings.iter().find_map(|finding| match finding.object {
-            Ok(Object::Entries { count, .. }) => Some(count),
-            _ => None,
-        });
-        assert_eq!(named, Some(BLOCKS - 2));
         // The origin is intentionally a different one: remove its fingerprint.
         let mut superblock = read_superblock(&rig.disk).await.expect("has a superblock");
         superblock.origin_fingerprint = None;
@@ -149,7 +153,7 @@ fn check_stored(name: &str, fragments: &[&str]) {
             .expect("writes");
         let open = rig.opened(settings("none", PolicyKind::S3Fifo)).await;
         assert_eq!(open.cache.start, Start::Warm(Epoch(1)));
-        for number in 0..BLOCKS {
+        for number in 0..blocks {
             let right = expected(number).unwrap_or_else(|| text(number, 999));
             assert!(
                 open.read(number * BLOCK, BLOCK).await == right,
@@ -157,8 +161,18 @@ fn check_stored(name: &str, fragments: &[&str]) {
             );
         }
         let counts = open.cache.stats().counts;
-        assert_eq!((counts.hit_blocks, counts.miss_blocks), (BLOCKS - 2, 2));
-    });
+        let cached = (0..blocks).filter(|number| expected(*number).is_some()).count() as u64;
+        assert_eq!((counts.hit_blocks, counts.miss_blocks), (cached, blocks - cached));
+        findings
+    })
+}
+
+/// Number of blocks in the index image.
+fn indexed(findings: &[Finding]) -> Option<u64> {
+    findings.iter().find_map(|finding| match finding.object {
+        Ok(Object::Entries { count, .. }) => Some(count),
+        _ => None,
+    })
 }
 
 #[test]
@@ -181,21 +195,113 @@ fn the_raw_image_is_written_byte_for_byte() {
 
 #[test]
 fn the_raw_image_is_read() {
-    check_stored("raw.img.zst", &["fragment-raw", "region-summary"]);
+    let fragments = ["fragment-raw", "region-summary"];
+    let findings = check_stored("raw.img.zst", &fragments, ORIGIN_LEN, BLOCKS, expected);
+    assert_eq!(indexed(&findings), Some(BLOCKS - 2));
 }
 
 #[test]
 fn fragments_of_every_codec_are_read() {
     const CODECS: [&str; 5] = ["lz4", "none", "zstd:3", "zlib:6", "lzo"];
     bless("codecs.img.zst", &make(&CODECS));
-    check_stored(
-        "codecs.img.zst",
-        &[
-            "fragment-lz4",
-            "fragment-raw",
-            "fragment-zstd",
-            "fragment-zlib",
-            "fragment-lzo",
-        ],
-    );
+    let fragments = [
+        "fragment-lz4",
+        "fragment-raw",
+        "fragment-zstd",
+        "fragment-zlib",
+        "fragment-lzo",
+    ];
+    let findings = check_stored("codecs.img.zst", &fragments, ORIGIN_LEN, BLOCKS, expected);
+    assert_eq!(indexed(&findings), Some(BLOCKS - 2));
+}
+
+/// Blocks of the image with groups that are used, and stored together.
+const GROUPED: u64 = 30;
+
+/// The contents of the image with groups: five blocks have changed since they were stored with their neighbours, of which the second
+/// was trimmed.
+fn expected_grouped(number: u64) -> Option<Vec<u8>> {
+    match number {
+        6 => None,
+        12 => Some(vec![0xaa; 4096]),
+        1 | 16 | 19 => Some(text(number, 1)),
+        _ => Some(text(number, 0)),
+    }
+}
+
+/// After the blocks that are used: the same bytes in each, but for its number. Each fills a block of the cache, all together hardly
+/// the image file.
+fn origin_of_groups(number: u64, block: &mut [u8; 4096]) {
+    match number {
+        0..GROUPED => origin_text(number, block),
+        _ => {
+            Rng::new(5).fill(block);
+            block[..8].copy_from_slice(&number.to_le_bytes());
+        }
+    }
+}
+
+fn make_groups() -> SimDisk {
+    let origin = DiskConfig {
+        read_latency: Duration::from_millis(2)..=Duration::from_millis(2),
+        ..filled_disk(8 * ORIGIN_LEN, origin_of_groups)
+    };
+    let rig = Rig::new(1, origin, plain_disk(SMALLEST_LEN));
+    rig.create(8 * ORIGIN_LEN, SMALLEST);
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        let mut next = GROUPED;
+        while open.cache.stats().counts.grouped_blocks < GROUPED - 6 {
+            for number in 0..GROUPED {
+                open.read(number * BLOCK, BLOCK).await;
+            }
+            open.prefetch(next..next + 16).await;
+            next += 16;
+            assert!(
+                (next + 16) * BLOCK < 8 * ORIGIN_LEN,
+                "{:?}",
+                open.cache.stats().counts
+            );
+        }
+        // Those that were not stored again.
+        for number in 0..GROUPED {
+            open.read(number * BLOCK, BLOCK).await;
+            open.stored().await;
+        }
+        for number in [1, 16, 19, 12] {
+            let contents = expected_grouped(number).expect("it is cached");
+            open.write(number * BLOCK, &contents).await;
+        }
+        open.volume.trim(6 * BLOCK, BLOCK, false).await.expect("trims");
+        open.stored().await;
+        open.stop().await.expect("stops in order");
+    });
+    rig.disk
+}
+
+#[test]
+fn groups_are_read() {
+    bless("groups.img.zst", &make_groups());
+    let (name, origin_len) = ("groups.img.zst", 8 * ORIGIN_LEN);
+    let findings = check_stored(name, &["group-zstd"], origin_len, GROUPED, expected_grouped);
+    let members = findings.iter().filter(|finding| finding.kind == "group-zstd");
+    let members: BTreeMap<u64, bool> = members
+        .filter_map(|finding| match finding.object {
+            Ok(Object::Fragment { block, live, .. }) => Some((block.0, live == Some(true))),
+            _ => None,
+        })
+        .collect();
+    for (number, live) in [
+        (0, true),
+        (1, false),
+        (5, true),
+        (6, false),
+        (12, false),
+        (13, true),
+        (16, false),
+        (17, true),
+        (19, false),
+    ] {
+        assert_eq!(members.get(&number), Some(&live), "block {number}: {members:?}");
+    }
 }

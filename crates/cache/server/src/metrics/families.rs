@@ -562,6 +562,16 @@ fn contents(families: &mut Families, live: &LiveReport) {
         codec.recompressed_saved_bytes,
     );
     families.counter(
+        "flaz_grouped_blocks_total",
+        "Blocks of those that were compressed together with their neighbours.",
+        codec.grouped_blocks,
+    );
+    families.counter(
+        "flaz_divided_groups_total",
+        "Groups of blocks compressed together that had lost some of them when their region was freed.",
+        codec.divided_groups,
+    );
+    families.counter(
         "flaz_codec_input_bytes_total",
         "Bytes given to the codec.",
         codec.in_bytes,
