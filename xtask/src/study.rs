@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use flaz_codec::CodecChoice;
 use flaz_engine::policy::PolicyKind;
-use flaz_replay::studies::{self, StudyError, advice, budget, policies, table};
+use flaz_replay::studies::{self, StudyError, advice, budget, policies, scale, table};
 
 /// Options of the studies.
 #[derive(Debug, clap::Args)]
@@ -41,6 +41,8 @@ enum Study {
     Budgets,
     /// Compare what the advisor estimates for other capacities with replays at those
     Advice,
+    /// Compare replays at full size with samples of a quarter and a sixteenth, and caches that are as much smaller
+    Scale,
     /// Compare models of the policies, by block and by region, with the design's table
     Policies,
 }
@@ -60,6 +62,7 @@ pub fn run(options: &Options) -> Result<(), StudyError> {
         Study::Table { codec, contents } => table::run(&selection, *codec, contents.as_deref()),
         Study::Budgets => budget::run(&selection),
         Study::Advice => advice::run(&selection),
+        Study::Scale => scale::run(&selection),
         Study::Policies => policies::run(&options.traces),
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`table`] | tables |
 //! | [`drawing`] | SVG: scales with round ticks, axes, lines, bars, labels |
 //! | [`text`] | text in a page |
 //! | [`well_formed`] | a check for tests |
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod drawing;
+pub mod table;
 pub mod text;
 pub mod well_formed;
 

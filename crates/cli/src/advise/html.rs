@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use flaz_page::document;
 use flaz_page::drawing::{Drawing, Scale, round_step};
+use flaz_page::table::table;
 use flaz_page::text::escape;
 
 use super::text::{measured, multiple, ratio, saved};
@@ -131,40 +132,16 @@ fn curve(report: &AdviseReport) -> String {
     drawing.finish()
 }
 
-fn table(main: &mut String, title: &str, heads: &[&str], rows: &[Vec<String>]) {
-    let _ = write!(
-        main,
-        "<h2>{title}</h2>\n<div class=\"scroll\">\n<table>\n<thead><tr>"
-    );
-    for head in heads {
-        let _ = write!(main, "<th scope=\"col\">{head}</th>");
-    }
-    main.push_str("</tr></thead>\n<tbody>\n");
-    for row in rows {
-        for (column, cell) in row.iter().enumerate() {
-            let cell = escape(cell);
-            let _ = match column {
-                0 => write!(main, "<tr><th scope=\"row\">{cell}</th>"),
-                _ => write!(main, "<td>{cell}</td>"),
-            };
-        }
-        main.push_str("</tr>\n");
-    }
-    main.push_str("</tbody>\n</table>\n</div>\n");
-}
-
 fn sizes(main: &mut String, report: &AdviseReport) {
-    let rows: Vec<Vec<String>> = (report.sizes.iter())
-        .map(|size| {
-            vec![
-                multiple(size.multiple),
-                HumanBytes(size.capacity_bytes).to_string(),
-                ratio(size.hit_ratio),
-                HumanMicros(size.mean_us).to_string(),
-                saved(size.origin_blocks_saved_per_s),
-            ]
-        })
-        .collect();
+    let rows = report.sizes.iter().map(|size| {
+        vec![
+            multiple(size.multiple),
+            HumanBytes(size.capacity_bytes).to_string(),
+            ratio(size.hit_ratio),
+            HumanMicros(size.mean_us).to_string(),
+            saved(size.origin_blocks_saved_per_s),
+        ]
+    });
     let heads = [
         "Capacity",
         "Bytes",
@@ -172,7 +149,8 @@ fn sizes(main: &mut String, report: &AdviseReport) {
         "Mean latency",
         "Origin reads saved per second",
     ];
-    table(main, "Other capacities", &heads, &rows);
+    main.push_str("<h2>Other capacities</h2>\n");
+    main.push_str(&table("", &heads, rows));
 }
 
 fn codecs(main: &mut String, report: &AdviseReport) {
@@ -180,17 +158,16 @@ fn codecs(main: &mut String, report: &AdviseReport) {
         main.push_str(&format!("<h2>Other codecs</h2>\n<p>No comparison: {why}.</p>\n"));
         return;
     }
-    let rows: Vec<Vec<String>> = (report.codecs.iter())
-        .map(|codec| {
-            vec![
-                format!("{}{}", codec.codec, if codec.in_use { " (in use)" } else { "" }),
-                format!("{:.2}:1", codec.ratio),
-                format!("{:.2}x", codec.capacity_factor),
-                ratio(codec.hit_ratio),
-                HumanMicros(codec.mean_us).to_string(),
-            ]
-        })
-        .collect();
+    let rows = report.codecs.iter().map(|codec| {
+        vec![
+            format!("{}{}", codec.codec, if codec.in_use { " (in use)" } else { "" }),
+            format!("{:.2}:1", codec.ratio),
+            format!("{:.2}x", codec.capacity_factor),
+            ratio(codec.hit_ratio),
+            HumanMicros(codec.mean_us).to_string(),
+        ]
+    });
     let heads = ["Codec", "Ratio", "Blocks in the cache", "Hits", "Mean latency"];
-    table(main, "Other codecs", &heads, &rows);
+    main.push_str("<h2>Other codecs</h2>\n");
+    main.push_str(&table("", &heads, rows));
 }

@@ -8,11 +8,11 @@ use flaz_engine::policy::PolicyKind;
 use flaz_engine::units::BLOCK_BYTES;
 
 use crate::contents::Contents;
-use crate::curve::ratio;
+use crate::curve::{MODEL_ERROR, ratio};
 use crate::engine::{CACHE_BYTES_MIN, EngineError, GROUPS, Outcome, Restriction, Setup, replay};
 use crate::latency::Latencies;
 use crate::model::{Model, access_time};
-use crate::report::{LatencyReport, ResultReport};
+use crate::report::{LatencyReport, Ratio, ResultReport};
 use crate::sample::Sample;
 
 /// Seconds of a day and of a year.
@@ -154,17 +154,19 @@ fn figures(
     let weighted = |of: fn(&crate::engine::Group) -> u64| -> [f64; GROUPS] {
         std::array::from_fn(|group| (of(&outcome.groups[group]) * one_in) as f64)
     };
+    let hit_ratio = ratio(
+        &weighted(|group| group.hits),
+        &weighted(|group| group.reads),
+        sample.totals().read_blocks as f64,
+        one_in.trailing_zeros(),
+        if one_in == 1 { 0.0 } else { MODEL_ERROR },
+    );
     ResultReport {
         cache_bytes: combination.cache_bytes,
         capacity_bytes: capacity,
         codec: combination.codec.to_string(),
         policy: combination.policy.name().to_owned(),
-        hit_ratio: ratio(
-            &weighted(|group| group.hits),
-            &weighted(|group| group.reads),
-            sample.totals().read_blocks as f64,
-            one_in.trailing_zeros(),
-        ),
+        hit_ratio,
         origin_reads: all(outcome.origin.reads),
         origin_read_bytes: outcome.origin.read_bytes * one_in,
         origin_writes: all(outcome.origin.writes),
@@ -172,25 +174,28 @@ fn figures(
         ssd_write_bytes: written,
         ssd_write_bytes_per_day: per_day,
         life_years: life_years.map(|(bytes, per_day)| bytes as f64 / per_day / YEAR_DAYS),
-        read: LatencyReport {
-            mean_us: mean_us(sample, outcome, &conditions.ssd),
-            p99_us: outcome.reads.p99_us(),
-        },
+        read: read_latency(sample, outcome, hit_ratio, &conditions.ssd),
         data_in_cache: outcome.stats.holdings.cached_blocks as f64 * BLOCK_BYTES as f64 / scaled as f64,
         curve: None,
     }
 }
 
-/// The mean of all reads of the trace: as for the hit ratio, what the sample lacks are hits.
-fn mean_us(sample: &Sample, outcome: &Outcome, ssd: &Model) -> f64 {
+/// Of all reads of the trace: as for the hit ratio, what the sample lacks are hits.
+fn read_latency(sample: &Sample, outcome: &Outcome, hit_ratio: Ratio, ssd: &Model) -> LatencyReport {
     let reads = sample.totals().reads.max(1) as f64 / sample.one_in() as f64;
     let misses = (outcome.misses.weight() / reads).min(1.0);
-    let hit_us = match outcome.hits.weight() > 0.0 {
-        true => outcome.hits.mean_us(),
+    let mut hits = outcome.hits.clone();
+    if hits.weight() == 0.0 {
         // All hits are of blocks outside the sample.
-        false => access_time(ssd, false, BLOCK_BYTES as f64, false).as_secs_f64() * 1e6,
-    };
-    misses * outcome.misses.mean_us() + (1.0 - misses) * hit_us
+        hits.add(access_time(ssd, false, BLOCK_BYTES as f64, false), 1.0);
+    }
+    let p99_us = |misses: f64| outcome.misses.p99_us_mixed(misses.clamp(0.0, 1.0), &hits);
+    LatencyReport {
+        mean_us: misses * outcome.misses.mean_us() + (1.0 - misses) * hits.mean_us(),
+        p99_us: p99_us(misses),
+        p99_low_us: p99_us(misses - (hit_ratio.high - hit_ratio.value)),
+        p99_high_us: p99_us(misses + (hit_ratio.value - hit_ratio.low)),
+    }
 }
 
 /// Latency of the reads of a sample on the origin alone.
@@ -201,8 +206,11 @@ pub fn without_cache(sample: &Sample, origin: &Model) -> LatencyReport {
         let bytes = f64::from(access.blocks) * BLOCK_BYTES as f64 / access.share;
         latencies.add(access_time(origin, false, bytes, access.follows), access.share);
     }
+    let p99_us = latencies.p99_us();
     LatencyReport {
         mean_us: latencies.mean_us(),
-        p99_us: latencies.p99_us(),
+        p99_us,
+        p99_low_us: p99_us,
+        p99_high_us: p99_us,
     }
 }

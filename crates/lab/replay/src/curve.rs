@@ -1,13 +1,17 @@
 //! The hit ratio at all sizes of the cache, from one pass over a trace.
 //!
-//! The engine's advisor simulates ten caches, of 1/8 to 4 times the size of its own, under the engine's policy, on a sample of the blocks.
-//! Several advisors, each four times larger than the one before, cover all sizes with their largest caches, which have the most sampled
-//! blocks; each advisor takes at most 1 MiB of memory. What a sample has too many or too few references is taken from the hits, because
-//! the hottest blocks cause it (SHARDS-adj, FAST 2015).
+//! The engine's advisor simulates ten caches under the engine's policy, on a sample of the blocks. Several advisors, each four times
+//! larger than the one before, cover all sizes, with four points for each doubling. What a sample has too many or too few references is
+//! taken from the hits, because the hottest blocks cause it (SHARDS-adj, FAST 2015).
+//!
+//! Invariant: between two points, a hit ratio is that of one of them or in between, because a larger cache has no fewer hits. So the
+//! interval of a size between them has the lower end of one and the upper end of the other.
+
+use std::f64::consts::SQRT_2;
 
 use flaz_codec::CodecChoice;
 use flaz_device::Nanos;
-use flaz_engine::advise::{Advisor, CACHES, MULTIPLES, Observed, Space, Written};
+use flaz_engine::advise::{Advisor, CACHES, Observed, Simulation, Space, Written};
 use flaz_engine::policy::{PolicyKind, block_key};
 use flaz_trace::{Op, Request};
 
@@ -16,24 +20,43 @@ use crate::engine::GROUPS;
 use crate::report::Ratio;
 use crate::sample::blocks_of;
 
-/// Size of the cache of the smallest advisor in bytes.
-const SMALLEST_BYTES: u64 = 16 << 20;
+/// Size of the smallest advisor's cache in bytes.
+const SMALLEST_BYTES: u64 = 4 << 20;
 /// Each advisor's caches are so many times larger than those of the one before.
 const STEP: u64 = 4;
+/// Number of advisors: caches up to 256 TiB.
+const ADVISORS: u32 = 13;
+/// Capacities of an advisor's caches, in units of its own: four for each doubling.
+const MULTIPLES: [f64; CACHES] = [
+    0.840_896_415_253_714_5,
+    1.0,
+    1.189_207_115_002_721,
+    SQRT_2,
+    1.681_792_830_507_429,
+    2.0,
+    2.378_414_230_005_442,
+    2.0 * SQRT_2,
+    3.363_585_661_014_858,
+    4.0,
+];
 /// Caches of an advisor up to so many times its own size are not used: those of the smaller advisor are as large.
 const USED_ABOVE: f64 = 1.0;
-/// Number of advisors: caches of 2 MiB to 16 TiB.
-const ADVISORS: u32 = 10;
-/// Regions of a cache: as many as replays have.
-const REGION_BYTES: std::ops::RangeInclusive<u64> = (128 << 10)..=(16 << 20);
+/// Regions of a cache: as many as replays have, on average.
+const REGIONS: u64 = 96;
+/// Share of a cache that fragments take. The rest are headers, the ends of extents, and summaries.
+const FRAGMENT_SHARE: f64 = 0.96;
+/// Slots of all curves for each size of advisor: bounds their memory, to 6 MiB for each advisor with [`Simulation::SLOTS_LIMIT`].
+const SLOTS_MAX: usize = 4 * Simulation::SLOTS_LIMIT;
+/// The least for a curve.
+const SLOTS_MIN: usize = 2000;
 /// Larger trims are not followed block by block: 1 GiB.
 const TRIM_BLOCKS_MAX: u64 = 1 << 18;
 /// Counts do not fade.
 const NOW: Nanos = Nanos(1);
 /// Student's t for a 95 % interval from [`GROUPS`] parts.
 const T_95: f64 = 2.365;
-/// How far the simulated caches may be from the engine, whatever the sample: see `docs/lab-replay.md`.
-const MODEL_ERROR: f64 = 0.01;
+/// How far a simulated or a smaller cache may be from the engine's, whatever the sample: see `docs/lab-replay.md`.
+pub const MODEL_ERROR: f64 = 0.01;
 
 /// Follows a trace for one policy and codec.
 pub struct Curve {
@@ -45,17 +68,22 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Empty caches.
+    /// Empty caches; `curves`: so many share the memory.
     #[must_use]
-    pub fn new(policy: PolicyKind, codec: CodecChoice, contents: &Contents) -> Self {
+    pub fn new(policy: PolicyKind, codec: CodecChoice, contents: &Contents, curves: usize) -> Self {
+        let simulation = Simulation {
+            multiples: MULTIPLES,
+            regions_max: REGIONS,
+            slots: (SLOTS_MAX / curves.max(1)).clamp(SLOTS_MIN, Simulation::SLOTS_LIMIT),
+            shift_min: 0,
+        };
         let advisor = |step| {
             let bytes = SMALLEST_BYTES * STEP.pow(step);
-            let region_bytes = (bytes / 64).clamp(*REGION_BYTES.start(), *REGION_BYTES.end());
             let space = Space {
-                region_bytes,
-                regions: bytes / region_bytes,
+                region_bytes: (bytes as f64 * FRAGMENT_SHARE) as u64 / REGIONS,
+                regions: REGIONS,
             };
-            (bytes, Advisor::new(policy, space, 1, false, NOW))
+            (bytes, Advisor::simulating(simulation, policy, space, false, NOW))
         };
         Self {
             policy,
@@ -142,13 +170,15 @@ impl Curve {
             &observed.group_reads,
             reads,
             observed.shift,
+            MODEL_ERROR,
         )
     }
 }
 
-/// The hit ratio of `expected` reads, from reads and hits of the parts of a sample of one block in 2^`shift`, with its interval.
+/// The hit ratio of `expected` reads, from reads and hits of the parts of a sample of one block in 2^`shift`, with its interval; `error`
+/// is that of a complete sample.
 #[must_use]
-pub fn ratio(hits: &[f64; GROUPS], reads: &[f64; GROUPS], expected: f64, shift: u32) -> Ratio {
+pub fn ratio(hits: &[f64; GROUPS], reads: &[f64; GROUPS], expected: f64, shift: u32, error: f64) -> Ratio {
     let (all_hits, all_reads): (f64, f64) = (hits.iter().sum(), reads.iter().sum());
     if all_reads == 0.0 || expected <= 0.0 {
         return Ratio::default();
@@ -165,7 +195,7 @@ pub fn ratio(hits: &[f64; GROUPS], reads: &[f64; GROUPS], expected: f64, shift: 
     // A sample of half of the blocks has half of the variance: the other half is known.
     let unknown = 1.0 - 1.0 / (1_u64 << shift) as f64;
     let sampling = T_95 * (squares * groups / (groups - 1.0) * unknown).sqrt() / expected;
-    let half = if shift == 0 { 0.0 } else { sampling + MODEL_ERROR };
+    let half = sampling + error;
     let value = value.clamp(0.0, 1.0);
     Ratio {
         value,
@@ -176,14 +206,21 @@ pub fn ratio(hits: &[f64; GROUPS], reads: &[f64; GROUPS], expected: f64, shift: 
 
 /// The value of a curve at a size, between its points.
 #[must_use]
-pub fn at(points: &[(u64, Ratio)], bytes: u64) -> Option<f64> {
+pub fn at(points: &[(u64, Ratio)], bytes: u64) -> Option<Ratio> {
     let above = points.iter().position(|(size, _)| *size >= bytes)?;
     let (high_size, high) = points[above];
     let Some((low_size, low)) = above.checked_sub(1).map(|below| points[below]) else {
-        return (high_size == bytes).then_some(high.value);
+        return (high_size == bytes).then_some(high);
     };
     let share = (bytes as f64 / low_size as f64).ln() / (high_size as f64 / low_size as f64).ln();
-    Some(low.value + (high.value - low.value) * share)
+    if share >= 1.0 {
+        return Some(high);
+    }
+    Some(Ratio {
+        value: low.value + (high.value - low.value) * share,
+        low: low.low.min(high.low),
+        high: low.high.max(high.high),
+    })
 }
 
 #[cfg(test)]
@@ -194,7 +231,7 @@ mod tests {
     fn ratios_are_corrected_by_the_number_of_references() {
         // A sample that stands for 90 of 100 reads: the missing ones are hits.
         let (hits, reads) = ([5.0; GROUPS], [11.25; GROUPS]);
-        let ratio = ratio(&hits, &reads, 100.0, 3);
+        let ratio = ratio(&hits, &reads, 100.0, 3, MODEL_ERROR);
         assert!((ratio.value - 0.5).abs() < 1e-9, "{ratio:?}");
         assert!(
             (ratio.high - ratio.low - 0.02).abs() < 1e-9,
@@ -209,14 +246,21 @@ mod tests {
                 size,
                 Ratio {
                     value,
-                    low: value,
-                    high: value,
+                    low: value - 0.01,
+                    high: value + 0.01,
                 },
             )
         };
         let points = [point(100, 0.2), point(400, 0.4)];
-        assert_eq!(at(&points, 100), Some(0.2));
-        assert!((at(&points, 200).expect("between") - 0.3).abs() < 1e-9);
+        assert_eq!(at(&points, 100), Some(points[0].1));
+        assert_eq!(at(&points, 400), Some(points[1].1));
+        let between = at(&points, 200).expect("between");
+        assert!((between.value - 0.3).abs() < 1e-9);
+        assert_eq!(
+            (between.low, between.high),
+            (points[0].1.low, points[1].1.high),
+            "a step may be anywhere between the points"
+        );
         assert_eq!((at(&points, 99), at(&points, 401)), (None, None));
     }
 }

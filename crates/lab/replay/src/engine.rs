@@ -113,8 +113,6 @@ pub struct Outcome {
     pub hits: Latencies,
     /// Latencies of the other reads.
     pub misses: Latencies,
-    /// Latencies of all reads.
-    pub reads: Latencies,
 }
 
 /// Why the engine cannot replay.
@@ -154,7 +152,7 @@ pub fn replay(
     let disk = SimDisk::new(&env, instant(metadata + setup.cache_bytes, None));
     let origin = SimDisk::new(&env, instant(origin_len, Some(Arc::clone(&setup.contents))));
     let disk = Modelled::new(disk, env.clone(), setup.ssd, Rc::clone(&serving));
-    let origin = Modelled::new(origin, env.clone(), setup.origin, Rc::clone(&serving));
+    let origin = Modelled::unchanging(origin, env.clone(), setup.origin, Rc::clone(&serving));
     sim.block_on(async {
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(1),
@@ -252,7 +250,6 @@ struct Replay<'a> {
     groups: [Group; GROUPS],
     hits: Latencies,
     misses: Latencies,
-    reads: Latencies,
 }
 
 impl<'a> Replay<'a> {
@@ -274,7 +271,6 @@ impl<'a> Replay<'a> {
             groups: [Group::default(); GROUPS],
             hits: Latencies::default(),
             misses: Latencies::default(),
-            reads: Latencies::default(),
         }
     }
 
@@ -285,7 +281,6 @@ impl<'a> Replay<'a> {
             groups: self.groups,
             hits: self.hits,
             misses: self.misses,
-            reads: self.reads,
         }
     }
 
@@ -339,7 +334,6 @@ impl<'a> Replay<'a> {
         let latency = self.env.now().since(began);
         let of_its_kind = if is_hit { &mut self.hits } else { &mut self.misses };
         of_its_kind.add(latency, access.share);
-        self.reads.add(latency, access.share);
         Ok(!is_hit)
     }
 

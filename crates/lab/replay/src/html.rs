@@ -5,9 +5,10 @@ use std::fmt::Write;
 use flaz_control::size::HumanBytes;
 use flaz_page::document;
 use flaz_page::drawing::{Drawing, Scale};
+use flaz_page::table::table;
 use flaz_page::text::escape;
 
-use crate::report::{CurveReport, ReplayReport};
+use crate::report::{CurveReport, PointReport, ReplayReport};
 use crate::text::{HEADS, cells, facts, ratio};
 
 const STYLE: &str = "\
@@ -17,7 +18,9 @@ figure { max-width: 860px; }
 figure + figure { margin-top: 16px; }
 svg .c0 { stroke: var(--c0); } svg .c1 { stroke: var(--c1); } svg .c2 { stroke: var(--c2); }
 svg .c3 { stroke: var(--c3); } svg .c4 { stroke: var(--c4); } svg .c5 { stroke: var(--c5); }
-svg .dot { stroke: none; }
+svg .dot, svg .band { stroke: none; } svg .band { opacity: 0.15; }
+svg .band.c0 { fill: var(--c0); } svg .band.c1 { fill: var(--c1); } svg .band.c2 { fill: var(--c2); }
+svg .band.c3 { fill: var(--c3); } svg .band.c4 { fill: var(--c4); } svg .band.c5 { fill: var(--c5); }
 svg .dot.c0, svg text.c0 { fill: var(--c0); stroke: none; } svg .dot.c1, svg text.c1 { fill: var(--c1); stroke: none; }
 svg .dot.c2, svg text.c2 { fill: var(--c2); stroke: none; } svg .dot.c3, svg text.c3 { fill: var(--c3); stroke: none; }
 svg .dot.c4, svg text.c4 { fill: var(--c4); stroke: none; } svg .dot.c5, svg text.c5 { fill: var(--c5); stroke: none; }
@@ -42,8 +45,8 @@ pub fn page(report: &ReplayReport, version: &str) -> String {
     // Writing to a String does not fail.
     let _ = write!(
         main,
-        "<figure id=\"hits\">\n<figcaption><h3>Hit ratio by capacity</h3><p>Lines: simulated caches. Dots: replays of the \
-         engine.</p></figcaption>\n<div class=\"plot\">{}</div></figure>\n",
+        "<figure id=\"hits\">\n<figcaption><h3>Hit ratio by capacity</h3><p>Lines: simulated caches, with their 95 % intervals. Dots: \
+         replays of the engine.</p></figcaption>\n<div class=\"plot\">{}</div></figure>\n",
         hits(report)
     );
     let _ = write!(
@@ -52,27 +55,27 @@ pub fn page(report: &ReplayReport, version: &str) -> String {
          queueing.</p></figcaption>\n<div class=\"plot\">{}</div></figure>\n",
         latencies(report)
     );
-    let rows: Vec<Vec<String>> = report.results.iter().map(|it| cells(it).to_vec()).collect();
-    table(&mut main, "Replays", &HEADS, &rows);
-    let facts: Vec<Vec<String>> = facts(report)
-        .into_iter()
-        .map(|(name, text)| vec![name.to_owned(), text])
-        .collect();
-    table(&mut main, "What was replayed", &["", ""], &facts);
-    let errors: Vec<Vec<String>> = (report.curves.iter())
-        .map(|it| {
-            let error = it
-                .error_max
-                .map_or("-".to_owned(), |error| format!("{:.1} points", error * 100.0));
-            vec![label(&it.codec, &it.policy), error]
-        })
-        .collect();
-    table(
-        &mut main,
-        "Error of the curves",
-        &["Curve", "Largest difference from the replays"],
-        &errors,
-    );
+    main.push_str("<h2>Replays</h2>\n");
+    main.push_str(&table(
+        "",
+        &HEADS,
+        report.results.iter().map(|it| cells(it).to_vec()),
+    ));
+    main.push_str("<h2>What was replayed</h2>\n");
+    let facts = facts(report).into_iter();
+    main.push_str(&table(
+        "",
+        &["", ""],
+        facts.map(|(name, text)| vec![name.to_owned(), text]),
+    ));
+    let errors = report.curves.iter().map(|it| {
+        let points = |error: f64| format!("{:.1} points", error * 100.0);
+        let error = it.error_max.map_or("-".to_owned(), points);
+        vec![label(&it.codec, &it.policy), error]
+    });
+    main.push_str("<h2>Error of the curves</h2>\n");
+    let heads = ["Curve", "Largest difference from the replays"];
+    main.push_str(&table("", &heads, errors));
     let _ = writeln!(main, "<footer>flaz {}</footer>", escape(version));
     document("flaz lab replay", STYLE, &main)
 }
@@ -143,8 +146,13 @@ fn hits(report: &ReplayReport) -> String {
     let mut labels = Vec::new();
     for curve in &report.curves {
         let class = class(report, &curve.codec, &curve.policy);
+        let place = |point: &PointReport, ratio: f64| (x.at(point.capacity_bytes as f64), y.at(ratio));
+        let upper = curve.points.iter().map(|it| place(it, it.hit_ratio.high));
+        let lower = curve.points.iter().rev().map(|it| place(it, it.hit_ratio.low));
+        let band: Vec<(f64, f64)> = upper.chain(lower).collect();
+        drawing.polygon(&format!("band {class}"), &band, "95 % interval");
         let line: Vec<(f64, f64)> = (curve.points.iter())
-            .map(|point| (x.at(point.capacity_bytes as f64), y.at(point.hit_ratio.value)))
+            .map(|it| place(it, it.hit_ratio.value))
             .collect();
         drawing.path(&format!("line {class}"), &line);
         if let Some((_, end)) = line.last() {
@@ -245,26 +253,4 @@ fn latencies(report: &ReplayReport) -> String {
     }
     name(&mut drawing, labels);
     drawing.finish()
-}
-
-fn table(main: &mut String, title: &str, heads: &[&str], rows: &[Vec<String>]) {
-    let _ = write!(
-        main,
-        "<h2>{title}</h2>\n<div class=\"scroll\">\n<table>\n<thead><tr>"
-    );
-    for head in heads {
-        let _ = write!(main, "<th scope=\"col\">{head}</th>");
-    }
-    main.push_str("</tr></thead>\n<tbody>\n");
-    for row in rows {
-        for (column, cell) in row.iter().enumerate() {
-            let cell = escape(cell);
-            let _ = match column {
-                0 => write!(main, "<tr><th scope=\"row\">{cell}</th>"),
-                _ => write!(main, "<td>{cell}</td>"),
-            };
-        }
-        main.push_str("</tr>\n");
-    }
-    main.push_str("</tbody>\n</table>\n</div>\n");
 }

@@ -46,6 +46,8 @@ pub struct Modelled {
     model: Model,
     serving: Serving,
     traffic: Cell<Traffic>,
+    /// Writes and discards reach the disk.
+    changes: bool,
 }
 
 /// Time of an access to a device.
@@ -72,6 +74,16 @@ impl Modelled {
             model,
             serving,
             traffic: Cell::default(),
+            changes: true,
+        }
+    }
+
+    /// A disk whose contents stay as they are: clients write what it has, so that it takes no memory.
+    #[must_use]
+    pub fn unchanging(disk: SimDisk, env: SimEnv, model: Model, serving: Serving) -> Self {
+        Self {
+            changes: false,
+            ..Self::new(disk, env, model, serving)
         }
     }
 
@@ -124,7 +136,10 @@ impl Device for Modelled {
 
     async fn write_at(&self, offset: u64, buf: IoBuf, fua: bool) -> (IoBuf, Result<(), DeviceError>) {
         self.pass(true, buf.len()).await;
-        self.disk.write_at(offset, buf, fua).await
+        match self.changes {
+            true => self.disk.write_at(offset, buf, fua).await,
+            false => (buf, Ok(())),
+        }
     }
 
     async fn flush(&self) -> Result<(), DeviceError> {
@@ -132,7 +147,10 @@ impl Device for Modelled {
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.disk.discard(offset, len).await
+        match self.changes {
+            true => self.disk.discard(offset, len).await,
+            false => Ok(()),
+        }
     }
 
     async fn write_zeroes(
@@ -142,6 +160,9 @@ impl Device for Modelled {
         may_unmap: bool,
         fua: bool,
     ) -> Result<(), DeviceError> {
-        self.disk.write_zeroes(offset, len, may_unmap, fua).await
+        match self.changes {
+            true => self.disk.write_zeroes(offset, len, may_unmap, fua).await,
+            false => Ok(()),
+        }
     }
 }

@@ -108,6 +108,10 @@ pub struct LatencyReport {
     pub mean_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
+    /// Lower end of its 95 % interval, from that of the hit ratio. Both ends are the value if the replay is exact.
+    pub p99_low_us: f64,
+    /// Upper end.
+    pub p99_high_us: f64,
 }
 
 /// A share from 0 to 1 with its 95 % interval; without an interval if both ends are the value.
@@ -153,7 +157,7 @@ pub struct ResultReport {
     /// Uncompressed bytes of the blocks in the cache at the end, for each byte of the cache.
     pub data_in_cache: f64,
     /// The hit ratio of the curve at this size; its difference from `hit_ratio` is the error of the curve.
-    pub curve: Option<f64>,
+    pub curve: Option<Ratio>,
 }
 
 /// The hit ratio at all sizes.

@@ -213,6 +213,11 @@ impl Sampler {
         (self.blocks << self.shift) * BLOCK_BYTES as u64
     }
 
+    /// Bytes that a replay with a cache of `largest` bytes stores, at most: all of the cache, or each accessed block.
+    fn stored_bytes(&self, largest: u64) -> u64 {
+        stored_bytes(&self.pieces, largest >> self.shift)
+    }
+
     fn number(&mut self, id: u64) -> u32 {
         let next = self.units.len() as u32;
         let number = *self.numbers.entry(id).or_insert(next);
@@ -260,9 +265,12 @@ impl Sampler {
         });
     }
 
-    /// The sample of the whole trace.
+    /// The sample of the whole trace, for caches of up to `largest` bytes, of which the simulated one takes at most `memory`.
     #[must_use]
-    pub fn finish(self) -> Sample {
+    pub fn finish(mut self, largest: u64, memory: u64) -> Sample {
+        while self.shift < SHIFT_MAX && self.stored_bytes(largest) > memory {
+            self.thin_out();
+        }
         Sample {
             shift: self.shift,
             units: self.units.iter().map(|unit| unit.id).collect(),
@@ -328,6 +336,12 @@ impl Sample {
             .collect()
     }
 
+    /// Bytes that the simulated cache of a cache of `bytes` takes, at most.
+    #[must_use]
+    pub fn stored_bytes(&self, bytes: u64) -> u64 {
+        stored_bytes(&self.pieces, bytes >> self.shift)
+    }
+
     /// The accesses in order.
     pub fn iter(&self) -> impl Iterator<Item = Access> + '_ {
         self.pieces.iter().map(|piece| Access {
@@ -339,6 +353,13 @@ impl Sample {
             group: group_of(self.units[piece.unit as usize]),
         })
     }
+}
+
+/// All bytes of a cache, or as many as the accesses can store.
+fn stored_bytes(pieces: &[Piece], cache: u64) -> u64 {
+    let stored = pieces.iter().filter(|piece| piece.op != Op::Trim);
+    let blocks: u64 = stored.map(|piece| u64::from(piece.blocks)).sum();
+    cache.min(blocks * BLOCK_BYTES as u64)
 }
 
 /// The part that a unit belongs to: bits of its key that do not choose the sample.
@@ -369,7 +390,7 @@ mod tests {
         // Continues it, and begins the next unit.
         sampler.add(&request(Op::Write, 12_288, 4097));
         sampler.add(&request(Op::Trim, 0, 1 << 40));
-        let sample = sampler.finish();
+        let sample = sampler.finish(1 << 30, u64::MAX);
         assert_eq!(
             (sample.one_in(), sample.blocks(), sample.footprint_bytes()),
             (1, 4, 16_384)
@@ -390,6 +411,21 @@ mod tests {
         assert_eq!(sample.totals().read_blocks + sample.totals().write_blocks, 4);
     }
 
+    /// A sample becomes smaller until its largest cache fits in memory; a cache that never fills counts as what is stored.
+    #[test]
+    fn the_largest_cache_fits_in_memory() {
+        let sampler = || {
+            let mut sampler = Sampler::new(Limits::default(), 0);
+            for block in 0..1000 {
+                sampler.add(&request(Op::Write, block * 16_384, 4096));
+            }
+            sampler
+        };
+        assert_eq!(sampler().finish(1 << 40, 1000 * 4096).one_in(), 1);
+        let sample = sampler().finish(1 << 20, 512 << 10);
+        assert_eq!((sample.one_in(), sample.stored_bytes(1 << 20)), (2, 512 << 10));
+    }
+
     /// However many accesses and blocks a trace has: the sample stays within its limits, and stands for all of them.
     #[test]
     fn the_sample_is_bounded() {
@@ -403,7 +439,7 @@ mod tests {
             sampler.add(&request(Op::Read, random.below(50_000) * 4096, 4096));
             assert!(sampler.pieces.len() <= 5000 && sampler.blocks <= 2000);
         }
-        let sample = sampler.finish();
+        let sample = sampler.finish(1 << 30, u64::MAX);
         assert!(
             sample.one_in() >= 32 && sample.accesses() > 1000,
             "{}",

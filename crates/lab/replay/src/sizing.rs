@@ -23,6 +23,9 @@ use crate::sample::{Limits, Sample, Sampler};
 
 /// Maximum number of combinations.
 pub const COMBINATIONS_MAX: usize = 256;
+/// Bytes of all simulated cache devices at a time, at most: nearly all memory of a replay. The sample is as small, and so few
+/// combinations are replayed at a time.
+pub const SIMULATED_BYTES_MAX: u64 = 1 << 30;
 /// A cache is recommended if its mean latency is at most so many times that of the fastest.
 const NEARLY: f64 = 1.1;
 /// The curve begins at this share of the footprint, or at half of the smallest cache.
@@ -176,12 +179,11 @@ fn read(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<(Sample, Vec<Curve>), SizingError> {
     let mut sampler = Sampler::new(Limits::default(), options.sample_shift.unwrap_or(0));
+    let count = options.codecs.len() * options.policies.len();
     let mut curves: Vec<Curve> = (options.codecs.iter())
         .flat_map(|codec| {
-            options
-                .policies
-                .iter()
-                .map(|policy| Curve::new(*policy, *codec, contents))
+            let policies = options.policies.iter();
+            policies.map(|policy| Curve::new(*policy, *codec, contents, count))
         })
         .collect();
     let (bytes, total) = (reader.bytes_read(), reader.file_bytes());
@@ -199,7 +201,8 @@ fn read(
             curves.iter_mut().for_each(|curve| curve.forget_below(begins));
         }
     }
-    Ok((sampler.finish(), curves))
+    let largest = options.caches.iter().copied().max().unwrap_or(0);
+    Ok((sampler.finish(largest, SIMULATED_BYTES_MAX), curves))
 }
 
 fn combinations(options: &Options) -> Vec<Combination> {
@@ -242,8 +245,11 @@ fn replay_all(
             results.push((number, result));
         }
     };
+    let simulated = combinations.iter().map(|it| sample.stored_bytes(it.cache_bytes));
+    let together = SIMULATED_BYTES_MAX / simulated.max().unwrap_or(0).max(1);
+    let threads = threads.min(combinations.len()).min(together as usize);
     thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, combinations.len().max(1)) {
+        for _ in 0..threads.max(1) {
             scope.spawn(work);
         }
     });
@@ -269,7 +275,7 @@ fn report_curves(sample: &Sample, curves: &[Curve], results: &mut [ResultReport]
         {
             result.curve = at(&points, result.capacity_bytes);
             if let Some(value) = result.curve {
-                let error = (value - result.hit_ratio.value).abs();
+                let error = (value.value - result.hit_ratio.value).abs();
                 error_max = Some(error_max.unwrap_or(0.0).max(error));
             }
         }

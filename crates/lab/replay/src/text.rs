@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use flaz_control::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros};
 
-use crate::report::{CurveReport, DeviceReport, Ratio, ReplayReport, ResultReport};
+use crate::report::{CurveReport, DeviceReport, LatencyReport, Ratio, ReplayReport, ResultReport};
 
 /// Lines of a curve, and columns of a whole bar.
 const CURVE_LINES_MAX: usize = 24;
 const BAR_COLUMNS: f64 = 40.0;
+/// The 99th percentile is printed as an interval if its ends differ by this factor.
+const P99_UNCERTAIN: f64 = 1.1;
 
 /// The page.
 #[must_use]
@@ -153,8 +155,17 @@ pub(crate) fn cells(result: &ResultReport) -> [String; 10] {
             years => format!("{years:.1} years"),
         }),
         HumanMicros(result.read.mean_us).to_string(),
-        HumanMicros(result.read.p99_us).to_string(),
+        p99(&result.read),
     ]
+}
+
+/// The 99th percentile, or its interval if the sample leaves open whether it is a hit or a miss.
+fn p99(read: &LatencyReport) -> String {
+    let (low, high) = (HumanMicros(read.p99_low_us), HumanMicros(read.p99_high_us));
+    match read.p99_high_us > read.p99_low_us * P99_UNCERTAIN {
+        true => format!("{low} to {high}"),
+        false => HumanMicros(read.p99_us).to_string(),
+    }
 }
 
 /// A hit ratio, with half of its interval if it has one.
@@ -212,7 +223,7 @@ fn curve(page: &mut String, curve: &CurveReport) {
     {
         let bar = "#".repeat((point.hit_ratio.value * BAR_COLUMNS).round() as usize);
         let size = HumanBytes(point.capacity_bytes).to_string();
-        let _ = writeln!(page, "{size:>10} {:>6.1} % {bar}", point.hit_ratio.value * 100.0);
+        let _ = writeln!(page, "{size:>10}  {:>14} {bar}", ratio(point.hit_ratio));
     }
 }
 

@@ -11,6 +11,7 @@ use flaz_replay::engine::{Access, Restriction, Setup, replay};
 use flaz_replay::model::Model;
 use flaz_replay::report::ReplayReport;
 use flaz_replay::sizing::{Options, Progress, size};
+use flaz_replay::studies::scale;
 use flaz_replay::{html, text};
 
 struct Scratch(tempfile::TempDir);
@@ -165,10 +166,22 @@ fn a_sample_and_the_curve_agree_with_the_whole() {
         );
         assert!((ratio.value - exact).abs() < 0.03, "{ratio:?}, expected {exact}");
     }
+    for (exact, estimate) in whole.results.iter().zip(&sampled.results) {
+        let (exact, estimate) = (exact.read.p99_us, estimate.read);
+        let interval = estimate.p99_low_us * 0.99..=estimate.p99_high_us * 1.01;
+        assert!(interval.contains(&exact), "{estimate:?}, expected {exact}");
+    }
     let footprint = sampled.trace.footprint_bytes as f64 / whole.trace.footprint_bytes as f64;
     assert!((footprint - 1.0).abs() < 0.05, "{footprint}");
     let error = whole.curves[0].error_max.expect("both sizes are on the curve");
-    assert!(error < 0.04, "{error}");
+    assert!(error < 0.02, "{error}");
+    for result in &whole.results {
+        let (curve, exact) = (result.curve.expect("on the curve"), result.hit_ratio.value);
+        assert!(
+            curve.low <= exact && exact <= curve.high,
+            "{curve:?}, expected {exact}"
+        );
+    }
     let ratios: Vec<f64> = whole.curves[0]
         .points
         .iter()
@@ -178,6 +191,58 @@ fn a_sample_and_the_curve_agree_with_the_whole() {
         ratios.windows(2).all(|pair| pair[0] <= pair[1] + 0.01),
         "{ratios:?}"
     );
+}
+
+/// Nearly all reads are hits of few blocks, most of which are not in the sample: the 99th percentile is that of a hit, although the sample
+/// has misses for more than one read in a hundred.
+#[test]
+fn the_hottest_blocks_count_although_the_sample_lacks_them() {
+    let scratch = Scratch::new();
+    let mut lines = String::new();
+    for at in 0..100_000_u64 {
+        // One read in 250 is of a new block.
+        let block = if at % 250 == 0 {
+            1_000 + at / 250 * 4
+        } else {
+            at % 4
+        };
+        let _ = writeln!(lines, "{at} r {} 4096", block * 4096);
+    }
+    let trace = scratch.trace(&lines);
+    let whole = options(&trace, &[64 << 20]);
+    let sampled = Options {
+        sample_shift: Some(2),
+        ..whole.clone()
+    };
+    let (whole, sampled) = (run(&whole).results.remove(0), run(&sampled).results.remove(0));
+    assert!(whole.read.p99_us < 1000.0, "{whole:?}");
+    assert!(sampled.read.p99_low_us < 1000.0, "{sampled:?}");
+    assert!((sampled.read.mean_us / whole.read.mean_us - 1.0).abs() < 0.5);
+}
+
+/// A cache of a sixteenth of the size on a sixteenth of the blocks has the hit ratio of the whole; the study is deterministic.
+#[test]
+fn a_scaled_cache_stands_for_the_whole() {
+    let scratch = Scratch::new();
+    let trace = scratch.trace(&skewed(120_000, 120_000));
+    let rows = || scale::rows(&trace, PolicyKind::S3Fifo).expect("replays");
+    let first = rows();
+    assert!(!first.is_empty());
+    for row in &first {
+        let whole = row.whole.hit_ratio.value;
+        assert_eq!(
+            row.scaled.iter().map(|(one_in, _)| *one_in).collect::<Vec<_>>(),
+            [4, 16]
+        );
+        for (one_in, scaled) in &row.scaled {
+            let ratio = scaled.hit_ratio;
+            assert!(
+                ratio.low <= whole && whole <= ratio.high,
+                "1/{one_in}: {ratio:?}, expected {whole}"
+            );
+        }
+    }
+    assert_eq!(first, rows());
 }
 
 #[test]

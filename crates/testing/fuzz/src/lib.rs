@@ -7,7 +7,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`formats`], [`codecs`], [`nbd`] | targets without I/O: structures, streams, the protocol |
+//! | [`formats`], [`codecs`], [`nbd`], [`traces`] | targets without I/O: structures, streams, the protocol, traces of the lab |
 //! | [`life`] | a whole cache on a mutated device |
 //! | [`server`] | the NBD server over a socket |
 //! | [`choices`], [`structure`], [`victim`], [`mutation`] | creation and mutation of images |
@@ -29,6 +29,7 @@ pub mod sectors;
 pub mod server;
 pub mod shape;
 pub mod structure;
+pub mod traces;
 pub mod victim;
 pub mod world;
 
@@ -46,7 +47,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     target("cache", |data| _ = life::cache_life(data), 256, 2000),
     target("dirty-cache", |data| _ = life::dirty_life(data), 256, 1000),
     target("index-image", |data| _ = life::index_image(data), 8192, 300),
@@ -59,6 +60,7 @@ pub const TARGETS: [Target; 15] = [
     target("manifest", formats::manifest, 513, 20_000),
     target("pool", formats::pool, 61, 20_000),
     target("codec", codecs::codec_stream, 4097, 10_000),
+    target("trace", traces::trace, 4097, 10_000),
     target("nbd-handshake", nbd::negotiation, 4096, 20_000),
     target("nbd-requests", nbd::requests, 1024, 20_000),
     target("nbd-session", server::session, 1024, 500),

@@ -67,6 +67,11 @@ fn codec_streams() {
 }
 
 #[test]
+fn traces() {
+    check("trace");
+}
+
+#[test]
 fn index_images() {
     check("index-image");
 }

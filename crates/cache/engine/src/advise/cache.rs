@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use super::table::{Place, Table};
-use super::{CACHES, MULTIPLES, SIZE_UNIT, Space};
+use super::{SIZE_UNIT, Simulation, Space};
 use crate::policy::{Admission, Fate, Policy, PolicyKind, Price, Ring, RingSizes};
 use crate::units::BLOCK_BYTES;
 
@@ -25,6 +25,11 @@ const NO_SLOT: u16 = u16::MAX;
 const ENTRIES_PER_SLOT: f64 = 1.25;
 /// Entries that are appended before the sample is thinned out, at most.
 const ENTRIES_MORE: usize = 2;
+const _: () = assert!(
+    Simulation::SLOTS_LIMIT as f64 * ENTRIES_PER_SLOT + (REGIONS_MIN as usize + ENTRIES_MORE) as f64
+        <= u16::MAX as f64,
+    "numbers of entries do not wrap within a ring"
+);
 
 /// A ring. Positions are in bytes from its first entry ever.
 #[derive(Debug, Default)]
@@ -86,6 +91,9 @@ impl Queue {
 pub(super) struct SimulatedCache {
     /// Its number, in the places of a slot.
     number: usize,
+    /// Its capacity in units of the real one.
+    multiple: f64,
+    regions_max: u64,
     policy: Box<dyn Policy>,
     rings: [Queue; 2],
     /// Bytes of a region.
@@ -109,12 +117,16 @@ impl fmt::Debug for SimulatedCache {
 }
 
 impl SimulatedCache {
-    /// `slots`: of the table, which has the blocks of the largest cache.
-    pub fn new(number: usize, kind: PolicyKind, space: Space, shift: u32, slots: usize) -> Self {
-        let share = MULTIPLES[number] / MULTIPLES[CACHES - 1];
-        let entries_max = (slots as f64 * ENTRIES_PER_SLOT * share) as usize + REGIONS_MIN as usize;
+    /// The table has slots for the blocks of the largest cache.
+    pub fn new(number: usize, simulation: &Simulation, kind: PolicyKind, space: Space, shift: u32) -> Self {
+        let multiple = simulation.multiples[number];
+        let share = multiple / simulation.largest();
+        let entries_max =
+            (simulation.slots as f64 * ENTRIES_PER_SLOT * share) as usize + REGIONS_MIN as usize;
         let mut cache = Self {
             number,
+            multiple,
+            regions_max: simulation.regions_max,
             policy: kind.build(0),
             rings: [Queue::new(entries_max), Queue::new(entries_max)],
             region: 1,
@@ -131,10 +143,10 @@ impl SimulatedCache {
 
     /// The space is another from now on; the cache has its multiple of it.
     pub fn fit(&mut self, space: Space, shift: u32) {
-        let multiple = MULTIPLES[self.number];
-        let total = (space.region_bytes * space.regions) as f64 * multiple;
+        let total = (space.region_bytes * space.regions) as f64 * self.multiple;
         let least = REGIONS_MIN.min(space.regions).max(1);
-        self.regions = ((space.regions as f64 * multiple).round() as u64).max(least);
+        let regions = (space.regions as f64 * self.multiple).round() as u64;
+        self.regions = regions.min(self.regions_max).max(least);
         self.region = ((total / self.regions as f64) as u64).max(1);
         self.policy.capacity(self.policy_blocks(shift));
     }

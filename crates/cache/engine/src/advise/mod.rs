@@ -101,10 +101,50 @@ pub enum Written {
     Dropped,
 }
 
+/// Which caches an advisor simulates, and on how large a sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Simulation {
+    /// Their capacities, in units of the real one, ascending.
+    pub multiples: [f64; CACHES],
+    /// Regions of a simulated cache, at most. A larger one has larger regions.
+    pub regions_max: u64,
+    /// Blocks in the sample, at most: [`Simulation::SLOTS_LIMIT`] or less.
+    pub slots: usize,
+    /// The sample has at most one block in 2^this.
+    pub shift_min: u32,
+}
+
+impl Simulation {
+    /// The most slots: entries of a ring have numbers of 16 bits.
+    pub const SLOTS_LIMIT: usize = 48_000;
+
+    /// That of a shard of a live cache with so many, or of [`SHARDS_MAX`].
+    fn live(shards: u32) -> Self {
+        Self {
+            multiples: MULTIPLES,
+            regions_max: u64::MAX,
+            slots: SLOTS_MAX / shards.clamp(1, SHARDS_MAX) as usize,
+            shift_min: SHIFT_MIN,
+        }
+    }
+
+    fn largest(&self) -> f64 {
+        self.multiples[CACHES - 1]
+    }
+
+    /// How many blocks may be sampled, if none compresses. When they do, half of them leave.
+    fn shift_for(&self, space: Space) -> u32 {
+        let largest = space.blocks() as f64 * self.largest() * 1.1;
+        let shift = (largest / self.slots as f64).max(1.0).log2().ceil() as u32;
+        shift.clamp(self.shift_min, SHIFT_MAX)
+    }
+}
+
 /// Follows the sample of a shard.
 #[derive(Debug)]
 pub struct Advisor {
     kind: PolicyKind,
+    simulation: Simulation,
     space: Space,
     /// The sample has one block in 2^`shift`.
     shift: u32,
@@ -131,12 +171,32 @@ impl Advisor {
     /// For a shard of a cache with so many, or of [`SHARDS_MAX`]. `warm`: the shard has blocks.
     #[must_use]
     pub fn new(kind: PolicyKind, space: Space, shards: u32, warm: bool, now: Nanos) -> Self {
-        let slots = SLOTS_MAX / shards.clamp(1, SHARDS_MAX) as usize;
+        Self::simulating(Simulation::live(shards), kind, space, warm, now)
+    }
+
+    /// With other simulated caches, or another sample, than the advisors of a live cache.
+    ///
+    /// # Panics
+    /// If the sample has more than [`Simulation::SLOTS_LIMIT`] slots.
+    #[must_use]
+    pub fn simulating(
+        simulation: Simulation,
+        kind: PolicyKind,
+        space: Space,
+        warm: bool,
+        now: Nanos,
+    ) -> Self {
+        assert!(
+            simulation.slots <= Simulation::SLOTS_LIMIT,
+            "{} slots",
+            simulation.slots
+        );
         let mut advisor = Self {
             kind,
+            simulation,
             space,
-            shift: shift_for(space, slots),
-            table: Table::new(slots),
+            shift: simulation.shift_for(space),
+            table: Table::new(simulation.slots),
             caches: Vec::new(),
             mean_size: u64::from(to_size(BLOCK_BYTES as u64)) << MEAN_SHIFT,
             observed: Observed::default(),
@@ -151,9 +211,8 @@ impl Advisor {
 
     /// The simulated caches, empty.
     fn build(&mut self) {
-        let slots = self.table.slots_max();
-        self.table = Table::new(slots);
-        let cache = |number| SimulatedCache::new(number, self.kind, self.space, self.shift, slots);
+        self.table = Table::new(self.simulation.slots);
+        let cache = |number| SimulatedCache::new(number, &self.simulation, self.kind, self.space, self.shift);
         self.caches = (0..CACHES).map(cache).collect();
         self.full = 0;
     }
@@ -169,17 +228,17 @@ impl Advisor {
         if kind == self.kind && space == self.space {
             return;
         }
-        let finer = shift_for(space, self.table.slots_max()) + 2 <= self.shift;
+        let finer = self.simulation.shift_for(space) + 2 <= self.shift;
         let anew = kind != self.kind || finer && space.blocks() < self.space.blocks() / 4;
         if !anew {
             // Before the ghosts grow.
-            while self.shift < shift_for(space, self.table.slots_max()) {
+            while self.shift < self.simulation.shift_for(space) {
                 self.thin_out();
             }
         }
         (self.kind, self.space) = (kind, space);
         if anew {
-            self.shift = shift_for(space, self.table.slots_max());
+            self.shift = self.simulation.shift_for(space);
             self.warm = true;
             self.begin_counting(now);
             self.build();
@@ -318,11 +377,4 @@ impl Advisor {
 /// The part of the sample that a block belongs to.
 fn group_of(key: u64) -> usize {
     (key >> SHIFT_MAX) as usize % GROUPS
-}
-
-/// How many blocks may be sampled, if none compresses. When they do, half of them leave.
-fn shift_for(space: Space, slots: usize) -> u32 {
-    let largest = space.blocks() as f64 * MULTIPLES[CACHES - 1] * 1.1;
-    let shift = (largest / slots as f64).max(1.0).log2().ceil() as u32;
-    shift.clamp(SHIFT_MIN, SHIFT_MAX)
 }

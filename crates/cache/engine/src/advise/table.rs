@@ -1,7 +1,7 @@
 //! The sampled blocks: what the simulated caches know of each.
 //!
 //! Invariants: a block has one slot; a slot is in use as long as one of the caches has the block, or the reference to it lasts; no
-//! more than [`Table::slots_max`] are in use. Memory is allocated once.
+//! more than [`Table::new`] got are in use. Memory is allocated once.
 
 use super::{CACHES, SIZE_UNIT};
 use crate::policy::{HITS_MAX, Ring};
@@ -84,10 +84,6 @@ impl Table {
             index: vec![EMPTY; (slots + slots / 2).next_power_of_two()].into_boxed_slice(),
             free: (0..slots as u16).rev().collect(),
         }
-    }
-
-    pub fn slots_max(&self) -> usize {
-        self.slots.len()
     }
 
     pub fn is_full(&self) -> bool {

@@ -56,7 +56,11 @@ fn follow(
 /// The hit ratio of one cache on all references.
 fn exact(blocks: u64, count: usize, size: u64) -> f64 {
     let mut table = Table::new(60_000);
-    let mut cache = SimulatedCache::new(REAL, PolicyKind::S3Fifo, space(blocks), 0, 60_000);
+    let simulation = Simulation {
+        slots: 60_000,
+        ..Simulation::live(1)
+    };
+    let mut cache = SimulatedCache::new(REAL, &simulation, PolicyKind::S3Fifo, space(blocks), 0);
     let mut hits = 0;
     for block in references(count, 1) {
         let key = block_key(block);

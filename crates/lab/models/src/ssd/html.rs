@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use flaz_page::document;
 use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
+use flaz_page::table::table;
 use flaz_page::text::{escape, prose};
 
 use super::evaluation::{Data, Evaluation};
@@ -89,7 +90,7 @@ impl Evaluation {
             "$/written TB",
         ];
         main.push_str("<h3>By data</h3>\n");
-        table(main, &heads, rows);
+        main.push_str(&table("compact", &heads, rows));
         let day = self.written_bytes_per_day as f64 / 1e9;
         let _ = writeln!(
             main,
@@ -112,7 +113,7 @@ impl Evaluation {
                 .map(|record| format!("{:.1} / {:.1}", record.write_mb_per_s, record.read_mb_per_s));
             [data.name.clone()].into_iter().chain(rates).collect()
         });
-        table(main, &heads, rows);
+        main.push_str(&table("compact", &heads, rows));
     }
 }
 
@@ -135,25 +136,6 @@ fn legend(series: &[(&str, &str)]) -> String {
         );
     }
     text + "</ul>\n"
-}
-
-fn table(main: &mut String, heads: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-    main.push_str("<div class=\"scroll\">\n<table class=\"compact\">\n<thead><tr>");
-    for head in heads {
-        let _ = write!(main, "<th scope=\"col\">{head}</th>");
-    }
-    main.push_str("</tr></thead>\n<tbody>\n");
-    for row in rows {
-        for (column, cell) in row.iter().enumerate() {
-            let cell = escape(cell);
-            let _ = match column {
-                0 => write!(main, "<tr><th scope=\"row\">{cell}</th>"),
-                _ => write!(main, "<td>{cell}</td>"),
-            };
-        }
-        main.push_str("</tr>\n");
-    }
-    main.push_str("</tbody>\n</table>\n</div>\n");
 }
 
 fn scale(least: f64, most: f64, (from, to): (f64, f64)) -> Scale {
@@ -303,7 +285,7 @@ fn published(main: &mut String, campaign: &Campaign) {
         "Difference",
         "Standing",
     ];
-    table(main, &heads, rows);
+    main.push_str(&table("compact", &heads, rows));
 }
 
 fn agreement_chart(campaign: &Campaign) -> String {

@@ -5,6 +5,7 @@
 //! | [`table`] | hit ratios of the engine beside those of the table |
 //! | [`budget`] | the hit ratio that a write budget costs |
 //! | [`advice`] | estimates of the advisor beside replays |
+//! | [`scale`] | a trace at full size, beside samples with smaller caches |
 //! | [`policies`] | models of the policies, by block and by region |
 //! | [`known`] | the traces |
 
@@ -12,6 +13,7 @@ pub mod advice;
 pub mod budget;
 pub mod known;
 pub mod policies;
+pub mod scale;
 pub mod table;
 
 use std::path::PathBuf;
@@ -20,6 +22,7 @@ use flaz_engine::policy::PolicyKind;
 
 use self::known::{KNOWN, KnownError, Trace};
 use crate::engine::EngineError;
+use crate::sizing::SizingError;
 
 /// Which traces are studied.
 #[derive(Clone, Debug)]
@@ -72,6 +75,9 @@ pub enum StudyError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A trace cannot be replayed.
+    #[error(transparent)]
+    Sizing(#[from] SizingError),
     /// The file with contents cannot be read, or has no whole block.
     #[error("{path}: expected a file of at least a block of 4096 bytes: {found}")]
     Contents {
