@@ -75,7 +75,7 @@ pub struct SharedReport {
 /// The report of `flaz volume list`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct VolumesReport {
-    /// [`REPORT_SCHEMA`](super::REPORT_SCHEMA) of the program that created the report.
+    /// Version of the JSON form, of the program that created the report.
     pub schema: u32,
     /// The device that they share.
     pub cache: SharedReport,
