@@ -13,7 +13,7 @@ use crate::request::{Op, Request};
 /// First line of a recording.
 pub const RECORDING_HEADER: &str = "flaz-trace 2";
 /// Codecs whose sizes are recorded, in this order: a fast one, and one with an entropy coder.
-pub const RECORDED_CODECS: [&str; 2] = ["lz4", "zlib"];
+pub const RECORDED_CODECS: [&str; 2] = ["lz4", "zstd"];
 /// Bytes of a block.
 pub const RECORDED_BLOCK_BYTES: u64 = 4096;
 /// Granules of a block, in which sizes are counted.
@@ -133,7 +133,7 @@ fn sizes<'a>(fields: &mut impl Iterator<Item = &'a str>, request: &Request) -> R
         let field = fields.next().unwrap_or("");
         if field.len() as u64 != count {
             return Err(Bad::new(
-                "a size for each block that the request touches, by lz4 and by zlib",
+                "a size for each block that the request touches, by lz4 and by zstd",
                 format!("{} sizes for {count} blocks", field.len()),
             ));
         }
