@@ -74,9 +74,11 @@ pub type Sizes = [Stored; RECORDED_CODECS.len()];
 pub struct Recorded {
     /// The request, with its time.
     pub request: Request,
-    /// Requests in flight when it was sent, with itself: a replay sends it when fewer than that are in flight.
+    /// Requests of its kind in flight when it was sent, with itself: a replay sends it when fewer than that are in flight. Reads are
+    /// of one kind, writes and trims of the other: a client that reads does not wait for a flusher.
     pub depth: u32,
-    /// Time without any request in flight before it, in microseconds: the client was computing.
+    /// Time before a read without another read in flight, in microseconds: the client was computing. 0 for a write or trim, which a
+    /// flusher sends when it wants.
     pub think_us: u64,
     /// Sizes of the blocks that are touched, in order; none for a trim. Of a write, the sizes after it.
     pub sizes: Vec<Sizes>,

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use flaz_device::{Env, Nanos};
 use flaz_runtime::Rt;
@@ -34,9 +35,10 @@ struct State {
     entries: VecDeque<Entry>,
     /// Number of the first entry.
     first: u64,
-    in_flight: u32,
-    /// When the last request ended.
-    ended: Nanos,
+    /// Reads, and writes and trims.
+    in_flight: [u32; 2],
+    /// When the last read, and the last write or trim, ended.
+    ended: [Nanos; 2],
     /// When the first request was sent.
     began: Option<Nanos>,
     failed: Option<io::Error>,
@@ -55,8 +57,12 @@ enum Entry {
 pub(super) struct Ticket {
     journal: Journal,
     number: u64,
+    kind: usize,
     sizes: Option<Vec<Sizes>>,
 }
+
+const READS: usize = 0;
+const OTHERS: usize = 1;
 
 impl Journal {
     pub fn new(writer: RecordingWriter) -> Self {
@@ -65,8 +71,8 @@ impl Journal {
                 writer: Some(writer),
                 entries: VecDeque::new(),
                 first: 0,
-                in_flight: 0,
-                ended: Nanos::default(),
+                in_flight: [0; 2],
+                ended: [Nanos::default(); 2],
                 began: None,
                 failed: None,
                 report: RecordReport::default(),
@@ -76,13 +82,15 @@ impl Journal {
         }
     }
 
-    /// A request was sent.
+    /// A request is sent.
     pub fn begin(&self, op: Op, offset: u64, len: u64) -> Ticket {
         let state = &mut *self.state.borrow_mut();
         let now = Rt.now();
         let began = *state.began.get_or_insert(now);
-        let idle = state.in_flight == 0 && began != now;
-        state.in_flight += 1;
+        let kind = if op == Op::Read { READS } else { OTHERS };
+        let think = state.think(kind, now);
+        state.in_flight[kind] += 1;
+        let depth = state.in_flight[kind];
         let request = Request {
             at_us: Some(now.since(began).as_micros() as u64),
             op,
@@ -90,20 +98,18 @@ impl Journal {
             offset,
             len,
         };
-        state.report.depth_max = state.report.depth_max.max(state.in_flight);
+        state.report.depth_max = state.report.depth_max.max(depth);
         let number = state.first + state.entries.len() as u64;
         state.entries.push_back(Entry::UnderWay(Recorded {
             request,
-            depth: state.in_flight,
-            think_us: match idle {
-                true => now.since(state.ended).as_micros() as u64,
-                false => 0,
-            },
+            depth,
+            think_us: think.as_micros() as u64,
             sizes: Vec::new(),
         }));
         Ticket {
             journal: self.clone(),
             number,
+            kind,
             sizes: None,
         }
     }
@@ -118,9 +124,12 @@ impl Journal {
             writer.finish()?;
         }
         let whole = (state.blocks * u64::from(GRANULES)).max(1) as f64;
-        state.report.seconds = state
-            .began
-            .map_or(0.0, |began| state.ended.since(began).as_secs_f64());
+        state.report.seconds = state.began.map_or(0.0, |began| {
+            state.ended[READS]
+                .max(state.ended[OTHERS])
+                .since(began)
+                .as_secs_f64()
+        });
         state.report.left_percent = (RECORDED_CODECS.iter().zip(state.granules))
             .map(|(codec, granules)| CodecLeft {
                 codec: (*codec).to_owned(),
@@ -141,8 +150,8 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let state = &mut *self.journal.state.borrow_mut();
-        state.in_flight -= 1;
-        state.ended = Rt.now();
+        state.in_flight[self.kind] -= 1;
+        state.ended[self.kind] = Rt.now();
         let at = (self.number - state.first) as usize;
         let entry = std::mem::replace(&mut state.entries[at], Entry::Failed);
         if let (Entry::UnderWay(mut recorded), Some(sizes)) = (entry, self.sizes.take()) {
@@ -154,6 +163,14 @@ impl Drop for Ticket {
 }
 
 impl State {
+    /// Time that the client has computed before a request.
+    fn think(&self, kind: usize, now: Nanos) -> Duration {
+        match (kind, self.began) {
+            (READS, Some(began)) if self.in_flight[READS] == 0 => now.since(self.ended[READS].max(began)),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Writes the requests before the oldest that is under way.
     fn write(&mut self) {
         while let Some(entry) = self.entries.pop_front() {

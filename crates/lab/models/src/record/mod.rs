@@ -38,7 +38,7 @@ pub struct RecordReport {
     pub trims: u64,
     /// Bytes left of all blocks that were read or written, by codec, in percent.
     pub left_percent: Vec<CodecLeft>,
-    /// Largest number of requests in flight.
+    /// Largest number of requests of a kind in flight.
     pub depth_max: u32,
     /// Time from the first request to the last, in seconds.
     pub seconds: f64,
