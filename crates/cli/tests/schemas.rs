@@ -457,4 +457,11 @@ fn the_json_of_benchmarks_follows_its_schema() {
     fs::write(folder.join("t.lis"), "8 8 0 0\n16 8 0 1\nx\n8 8 0 2\n").unwrap();
     let replay = "lab replay t.lis --cache 32M,64M --skip-bad 1 --duration 1d --ssd-endurance 1TBW --json";
     follows("lab-replay", &json(folder, replay));
+    let recording = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../lab/evaluate/recordings/tpch-q11.flaztrace.zst"
+    );
+    let evaluate =
+        format!("lab evaluate {recording} --scale 64 --machine 1D1S --shares 50 --codec lz4 --json");
+    follows("lab-evaluate", &json(folder, &evaluate));
 }

@@ -21,6 +21,7 @@
 //! | `choice` | what a cache compresses with: a codec, or `auto` |
 //! | `meter` | compressed length of a chunk |
 //! | `memory` | what encoders and decoders take |
+//! | [`work`] | counts of blocks compressed and restored, for simulations |
 //! | [`compressibility`] | single-value blocks; cheap test whether compression can pay |
 
 #![forbid(unsafe_code)]
@@ -35,6 +36,7 @@ mod meter;
 mod none;
 mod registry;
 mod spec;
+pub mod work;
 mod zlib;
 mod zstd;
 

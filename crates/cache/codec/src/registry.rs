@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use crate::codec::{Codec, CodecId, DecodeError, Decoder, Levels};
+use crate::work;
 use crate::{lz4, lzo, none, zlib, zstd};
 
 /// All codecs, by their numbers.
@@ -78,6 +79,7 @@ impl Decoders {
     /// # Errors
     /// As [`Decoder::decompress`], and if no codec has that number.
     pub fn decompress(&mut self, id: CodecId, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
+        work::restored(id, 1);
         self.decoder(id)?.decompress(input, block)
     }
 
@@ -92,6 +94,7 @@ impl Decoders {
         block_bytes: usize,
         blocks: &mut [u8],
     ) -> Result<(), DecodeError> {
+        work::restored(id, (blocks.len() / block_bytes.max(1)) as u64);
         self.decoder(id)?.decompress_first(input, block_bytes, blocks)
     }
 

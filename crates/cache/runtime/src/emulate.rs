@@ -85,6 +85,8 @@ struct Queue {
     next_start: Nanos,
     /// End offset of the previous access.
     position: Option<u64>,
+    /// A gap between two accesses is passed over where that is faster than positioning.
+    passes_gaps: bool,
 }
 
 impl Queue {
@@ -96,6 +98,7 @@ impl Queue {
             link_free: Nanos::default(),
             next_start: Nanos::default(),
             position: None,
+            passes_gaps: false,
         }
     }
 
@@ -112,16 +115,17 @@ impl Queue {
             start = start.max(self.next_start);
             self.next_start = start.after(Duration::from_secs(1) / limit);
         }
-        let continues = model.sequential_is_free && self.position == Some(offset);
-        let positioned = if continues {
-            start
-        } else {
-            start.after(model.latency)
-        };
         let rate = match direction {
             Direction::Read => model.read_bytes_per_second,
             Direction::Write => model.write_bytes_per_second,
         };
+        let gap = self.position.and_then(|position| offset.checked_sub(position));
+        let positioning = match gap.filter(|_| model.sequential_is_free) {
+            Some(0) => Duration::ZERO,
+            Some(gap) if self.passes_gaps => model.latency.min(transfer_time(gap, rate)),
+            _ => model.latency,
+        };
+        let positioned = start.after(positioning);
         let done = positioned.max(self.link_free).after(transfer_time(len, rate));
         self.link_free = done;
         *server = done;
@@ -151,11 +155,27 @@ impl<D: Device, E: Env> Emulated<D, E> {
             ?model,
             "EMULATION IS ON: this device is slowed down on purpose, for demos and tests"
         );
+        Self::in_simulation(device, env, model)
+    }
+
+    /// The same in virtual time, which slows nothing down: without a log message.
+    #[must_use]
+    pub fn in_simulation(device: D, env: E, model: Model) -> Self {
         Self {
             device,
             env,
             queue: Arc::new(Mutex::new(Queue::new(model))),
         }
+    }
+
+    /// A disk that waits until a gap before the next access has passed under its head, where that is faster than positioning.
+    #[must_use]
+    pub fn passing_gaps(self) -> Self {
+        self.queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .passes_gaps = true;
+        self
     }
 
     /// The underlying device.
@@ -292,6 +312,18 @@ mod tests {
         // Two alternating streams are random accesses.
         assert_eq!(disk.accept(Nanos(60 * MS), Read, 0, 0), Nanos(72_600_000));
         assert_eq!(disk.accept(Nanos(60 * MS), Read, 2_900_000, 0), Nanos(85_200_000));
+    }
+
+    #[test]
+    fn a_gap_can_be_passed() {
+        let mut disk = Queue::new(Model::HDD);
+        disk.passes_gaps = true;
+        assert_eq!(disk.accept(Nanos(0), Read, 0, 100_000), Nanos(13_600_000));
+        // 100,000 bytes further: 1 ms, and 1 ms for as many bytes.
+        assert_eq!(disk.accept(Nanos(0), Read, 200_000, 100_000), Nanos(15_600_000));
+        // Far ahead, and behind.
+        assert_eq!(disk.accept(Nanos(0), Read, 9_000_000, 0), Nanos(28_200_000));
+        assert_eq!(disk.accept(Nanos(0), Read, 8_900_000, 0), Nanos(40_800_000));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use flaz_data::page::DataReport;
 use flaz_data::study::StudyReport;
 use flaz_demo::Outcome;
 use flaz_engine::settings::Settings;
+use flaz_evaluate::report::EvaluationReport;
+use flaz_lab::record::RecordReport;
 use flaz_lab::ssd::evaluation::Evaluation;
 use flaz_replay::report::ReplayReport;
 use schemars::generate::SchemaSettings;
@@ -69,6 +71,8 @@ pub fn schemas() -> Vec<(&'static str, Schema)> {
         ("bench-data", of::<DataReport>()),
         ("study", of::<StudyReport>()),
         ("lab-ssd", of::<Evaluation>()),
+        ("lab-evaluate", of::<EvaluationReport>()),
+        ("lab-record", of::<RecordReport>()),
         ("lab-replay", of::<ReplayReport>()),
     ]
 }

@@ -1,5 +1,7 @@
 //! `flaz lab`: converts options to calls of `flaz_lab` and `flaz_replay`, and prints the results.
 
+mod evaluate;
+mod record;
 mod replay;
 mod serve;
 mod ssd;
@@ -20,7 +22,9 @@ tools tried on them. docs/lab-replay.md and docs/lab.md have the methods.
 Examples:
   flaz lab replay disk.blkparse --cache 64G,128G   how large a cache does a load need
   flaz lab ssd                                     rates, write amplification and life of an SSD that compresses
-  flaz lab serve --device sf1222 --nbd unix:/tmp/ssd.sock")]
+  flaz lab serve --device sf1222 --nbd unix:/tmp/ssd.sock
+  flaz lab record disk.img --nbd unix:/tmp/disk.sock -o load.flaztrace.zst
+  flaz lab evaluate load.flaztrace.zst             a compressed cache beside an uncompressed one")]
 pub struct LabArgs {
     /// Command
     #[command(subcommand)]
@@ -31,6 +35,10 @@ pub struct LabArgs {
 enum LabCommand {
     /// Find out how large a cache should be: replay a block trace with caches of several sizes, codecs and policies
     Replay(replay::ReplayArgs),
+    /// Compare a compressed cache with an uncompressed one on modelled machines: replay recorded or generated loads
+    Evaluate(evaluate::EvaluateArgs),
+    /// Record the requests of a load, with the compressed sizes of their blocks, to replay them on modelled machines
+    Record(record::RecordArgs),
     /// Compute rates, write amplification, life and cost of an SSD that compresses, by the data written to it
     Ssd(ssd::SsdArgs),
     /// Serve an SSD that compresses, with its contents and its speed, over NBD
@@ -65,6 +73,8 @@ impl DeviceArgs {
 pub fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.command {
         LabCommand::Replay(args) => replay::run(args),
+        LabCommand::Evaluate(args) => evaluate::run(args),
+        LabCommand::Record(args) => record::run(args),
         LabCommand::Ssd(args) => ssd::run(args),
         LabCommand::Serve(args) => serve::run(args),
     }

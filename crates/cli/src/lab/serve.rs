@@ -72,12 +72,7 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
             .with_size(bytes)
             .map_err(|why| Failure::Usage(format!("--size: {why}")))?;
     }
-    if !matches!(args.nbd, NbdAddress::Unix(_)) {
-        return Err(Failure::Usage(format!(
-            "--nbd: expected unix:PATH, found {}: a device of the lab is served on this machine only",
-            args.nbd
-        )));
-    }
+    local(&args.nbd)?;
     let trace = args.trace.as_ref().map(|path| {
         // Nothing of value is replaced.
         drop(OutputFiles::default().take(path)?);
@@ -110,8 +105,18 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     announced
 }
 
+/// Refuses an address that other machines can reach.
+pub(super) fn local(address: &NbdAddress) -> Result<(), Failure> {
+    match address {
+        NbdAddress::Unix(_) => Ok(()),
+        other => Err(Failure::Usage(format!(
+            "--nbd: expected unix:PATH, found {other}: a device of the lab is served on this machine only"
+        ))),
+    }
+}
+
 /// The first signal stops cleanly; a second one ends the process at once, as by default.
-fn stop_on_signals(shutdown: Shutdown) -> Result<(), Failure> {
+pub(super) fn stop_on_signals(shutdown: Shutdown) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::system("handling signals"))?;
     thread::Builder::new()
         .name("signals".to_owned())

@@ -22,6 +22,7 @@ mod postgres;
 mod protected;
 mod qemu;
 mod reclaim;
+mod record;
 mod resize;
 mod restart;
 mod settings;

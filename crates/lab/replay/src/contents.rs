@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use flaz_codec::{CodecChoice, CodecSpec, encoder};
-use flaz_data::distribution::{Distribution, SCHEMA};
+use flaz_data::distribution::{Distribution, Row, SCHEMA};
 use flaz_data::{DataSpec, Family, Generator, Level};
 use flaz_device::IoBuf;
 use flaz_engine::advise::fragment_bytes;
@@ -64,6 +64,17 @@ impl Contents {
         let distribution = parsed.expect("the built-in distribution is valid");
         debug_assert_eq!(distribution.schema, SCHEMA);
         Self::measured(distribution).expect("the built-in distribution has chunks of 4 KiB")
+    }
+
+    /// Rows of the built-in distribution at 4 KiB.
+    ///
+    /// # Panics
+    /// As [`Self::usual`].
+    #[must_use]
+    pub fn usual_rows() -> Vec<Row> {
+        let parsed = Distribution::parse(DEFAULT.as_bytes()).expect("the built-in distribution is valid");
+        let size = parsed.size(BLOCK_BYTES as u64);
+        size.map(|size| size.rows.clone()).unwrap_or_default()
     }
 
     /// What was measured.

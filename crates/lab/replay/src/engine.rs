@@ -221,7 +221,8 @@ fn geometry(cache_bytes: u64) -> GeometryOptions {
 }
 
 /// A disk whose operations take no time.
-fn instant(len: u64, background: Option<Background>) -> DiskConfig {
+#[must_use]
+pub fn instant(len: u64, background: Option<Background>) -> DiskConfig {
     let instant = Duration::ZERO..=Duration::ZERO;
     DiskConfig {
         read_latency: instant.clone(),

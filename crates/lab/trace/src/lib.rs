@@ -8,6 +8,7 @@
 //! | [`reader`] | [`TraceReader`]: a trace as a stream of requests; bad lines |
 //! | [`format`] | the formats, and their detection |
 //! | [`request`] | [`Request`], and its limits |
+//! | [`recording`] | recordings: requests with the compressed sizes of their blocks; their writer |
 //! | `input` | files, decompression, lines and records of bounded length |
 //! | `fields` | numbers in text and in records |
 //! | `blkparse`, `iolog`, `msr`, `vscsi`, `arc`, `oracle`, `own` | one format each: a line or a record to a request |
@@ -27,6 +28,7 @@ mod msr;
 mod oracle;
 mod own;
 pub mod reader;
+pub mod recording;
 pub mod request;
 mod vscsi;
 

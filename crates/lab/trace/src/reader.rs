@@ -13,6 +13,7 @@ use crate::input::{Input, LINE_BYTES_MAX};
 use crate::iolog::Iolog;
 use crate::msr::Msr;
 use crate::own::Own;
+use crate::recording::Recorded;
 use crate::request::Request;
 use crate::{arc, oracle, vscsi};
 
@@ -41,8 +42,8 @@ pub enum TraceError {
         /// Why.
         source: io::Error,
     },
-    /// The format is not known.
-    #[error("{}: cannot detect the format: {reason}", path.display())]
+    /// The format is not known, or is not the one that is needed.
+    #[error("{}: {reason}", path.display())]
     Format {
         /// Which.
         path: PathBuf,
@@ -191,7 +192,7 @@ impl TraceReader {
         let detected = options.format.map_or_else(|| Format::detect(&name, &head), Ok);
         let format = detected.map_err(|reason| TraceError::Format {
             path: path.to_owned(),
-            reason,
+            reason: format!("cannot detect the format: {reason}"),
         })?;
         Ok(Self {
             path: path.to_owned(),
@@ -228,6 +229,33 @@ impl TraceReader {
                 Some(Ok(None)) => {}
                 Some(Err(bad)) => self.skip(bad)?,
             }
+        }
+    }
+
+    /// The next request of a recording, with its other fields; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`TraceReader::next_request`], and if the trace is no recording.
+    pub fn next_recorded(&mut self) -> Result<Option<Recorded>, TraceError> {
+        let Some(request) = self.next_request()? else {
+            return Ok(None);
+        };
+        let details = match &mut self.decoder {
+            Decoder::Own(own) => own.take_details(),
+            _ => None,
+        };
+        match details {
+            Some(details) => Ok(Some(Recorded {
+                request,
+                depth: details.depth,
+                think_us: details.think_us,
+                sizes: details.sizes,
+            })),
+            None => Err(TraceError::Format {
+                path: self.path.clone(),
+                reason: "expected a recording of `flaz lab record`, whose first line is 'flaz-trace 2'"
+                    .to_owned(),
+            }),
         }
     }
 

@@ -310,6 +310,46 @@ fn each_format_refuses_what_it_does_not_have() {
         (Format::Flaz, "0 r 0 1\n", "t:1: expected 'flaz-trace 1'"),
         (
             Format::Flaz,
+            "flaz-trace 1\n0 r 0 4096 1 0 0 0\n",
+            "t:2: expected microseconds",
+        ),
+        (
+            Format::Flaz,
+            "flaz-trace 2\n0 r 0 4096\n",
+            "t:2: expected requests in flight",
+        ),
+        (
+            Format::Flaz,
+            "flaz-trace 2\n0 r 0 4096 0 0 0 0\n",
+            "t:2: expected requests in flight",
+        ),
+        (
+            Format::Flaz,
+            "flaz-trace 2\n0 r 0 4096 70000 0 0 0\n",
+            "t:2: expected at most 65536",
+        ),
+        (
+            Format::Flaz,
+            "flaz-trace 2\n0 r 512 4096 1 0 0 0\n",
+            "t:2: expected a size for each block",
+        ),
+        (
+            Format::Flaz,
+            "flaz-trace 2\n0 r 0 1073741824 1 0 0 0\n",
+            "t:2: expected a size for each block",
+        ),
+        (
+            Format::Flaz,
+            "flaz-trace 2\n0 w 0 4096 1 0 0 -\n",
+            "t:2: expected sizes as",
+        ),
+        (
+            Format::Flaz,
+            "flaz-trace 2\n0 w 0 4096 1 0 0 0 0\n",
+            "t:2: expected the end of the line",
+        ),
+        (
+            Format::Flaz,
             "flaz-trace 1\n0 r 0 2000000000\n",
             "t:2: expected at most 1 GiB",
         ),
@@ -425,6 +465,7 @@ proptest! {
             (Format::Iolog, format!("fio version 3 iolog\n{a} {word} write {b} {c}\n")),
             (Format::Iolog, format!("fio version 2 iolog\nx wait {a}\nx wait {b}\nx read {c} {d}\n")),
             (Format::Flaz, format!("flaz-trace 1\n{a} r {b} {c}\n{word}\n")),
+            (Format::Flaz, format!("flaz-trace 2\n{a} w {b} {c} {d} {a} {word} {word}\n{a} t {b} {c} 1 {d}\n")),
         ] {
             survives("t", line.as_bytes(), Options { format: Some(format), skip_bad: 3 });
         }

@@ -1,7 +1,7 @@
 //! Packing blocks into fragments and unpacking them. Pure: bytes in, bytes out.
 
 use flaz_codec::compressibility::{Detector, single_value};
-use flaz_codec::{CodecId, CodecSpec, Decoders, Encoder, encoder};
+use flaz_codec::{CodecId, CodecSpec, Decoders, Encoder, encoder, work};
 use flaz_device::IoBuf;
 use zerocopy::FromBytes;
 
@@ -74,6 +74,7 @@ impl Packer {
             None
         } else {
             out.resize(start + BLOCK_BYTES - SAVING_BYTES_MIN, 0);
+            work::compressed(codec, 1);
             self.encoder.compress(block, &mut out[start..])
         };
         self.detector.note(len.is_none());
@@ -92,6 +93,7 @@ impl Packer {
     /// Packs some of an aligned four blocks together. `None`: the codec cannot, or it saves nothing, or the result is too long.
     pub(super) fn pack_group(&mut self, blocks: &[u8]) -> Option<Vec<u8>> {
         let count = blocks.len() / BLOCK_BYTES;
+        work::compressed(self.codec.id(), count as u64);
         let saved = blocks.len() - count * SAVING_BYTES_MIN;
         let mut out = vec![0; saved.min(GROUP_STORED_MAX - checksums_bytes(count))];
         let len = (self.encoder).compress_group(blocks, BLOCK_BYTES, &mut out)?;

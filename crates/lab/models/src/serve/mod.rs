@@ -12,16 +12,14 @@ mod store;
 mod trace;
 mod volume;
 
-use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flaz_device::Env;
-use flaz_nbd::socket::ListenError;
-use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
-use flaz_runtime::{Config, Rt, Runtime};
+use flaz_nbd::{NbdAddress, Shutdown};
+use flaz_runtime::Rt;
 
+use crate::nbd::{self, ServeError};
 use crate::ssd::Description;
 use store::Store;
 pub use trace::{TRACE_COLUMNS, Trace};
@@ -29,9 +27,6 @@ use volume::SsdVolume;
 
 /// Interval of the trace.
 const TRACE_EVERY: Duration = Duration::from_secs(1);
-/// How long clients may take to read their last replies, and how often this is checked.
-const LEAVE_MAX: Duration = Duration::from_secs(5);
-const LEAVE_POLL: Duration = Duration::from_millis(10);
 
 /// What to serve.
 #[derive(Debug)]
@@ -48,32 +43,6 @@ pub struct Plan {
     pub trace: Option<Trace>,
 }
 
-/// Why a device cannot be served.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The address.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The description.
-    #[error("the device cannot be served: {0}")]
-    Device(String),
-    /// The system.
-    #[error("{what}")]
-    System {
-        /// The failed action.
-        what: String,
-        /// The system's error.
-        source: io::Error,
-    },
-}
-
-impl ServeError {
-    fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |source| Self::System { what, source }
-    }
-}
-
 /// Serves a device until `shutdown` is stopped. `ready` is called when clients can connect.
 ///
 /// # Errors
@@ -85,32 +54,15 @@ pub fn serve(mut plan: Plan, shutdown: &Shutdown, ready: impl FnOnce()) -> Resul
         plan.directory.display()
     )))?;
     let volume = SsdVolume::new(&plan.device, size, store, plan.slowdown).map_err(ServeError::Device)?;
-    let runtime = Runtime::new(Config::default()).map_err(ServeError::system("starting the runtime"))?;
-    let server = Server::bind(&plan.address, Limits::default(), shutdown.clone())?;
-    ready();
     let trace = plan.trace.take();
-    let served = runtime.block_on(async {
-        let service = Service {
-            export: Arc::new(Export::new(size)),
-            limits: Limits::default(),
-            counters: Arc::new(Counters::default()),
-        };
-        let tracing = TraceTask::start(trace, &volume);
-        let ended = server
-            .run(&Rt, |incoming| {
-                Rt.spawn(serve_connection(incoming, volume.clone(), Rt, service.clone()));
-            })
-            .await;
-        let give_up = Instant::now() + LEAVE_MAX;
-        while shutdown.connections() > 0 && Instant::now() < give_up {
-            Rt.sleep(LEAVE_POLL).await;
-        }
-        shutdown.cut();
-        ended.map_err(ServeError::system("accepting clients"))?;
-        tracing.finish()
-    });
-    drop(runtime);
-    served
+    nbd::serve(
+        volume.clone(),
+        &plan.address,
+        shutdown,
+        ready,
+        || TraceTask::start(trace, &volume),
+        TraceTask::finish,
+    )
 }
 
 /// Writes the trace every second.

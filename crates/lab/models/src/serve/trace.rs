@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::ServeError;
 use super::volume::SsdVolume;
+use crate::nbd::ServeError;
 
 /// The first line.
 pub const TRACE_COLUMNS: &str = "seconds,host_written_bytes,host_read_bytes,flash_written_bytes,flash_moved_bytes,\

@@ -1,0 +1,217 @@
+//! `flaz lab evaluate`: the paper's evaluation, in virtual time.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+use flaz_codec::CodecChoice;
+use flaz_evaluate::evaluation::{Options, SHARES, evaluate};
+use flaz_evaluate::machine::Machine;
+use flaz_evaluate::processor::Speeds;
+use flaz_evaluate::workload::generated::Generated;
+use flaz_evaluate::workload::{Workload, WorkloadError};
+use flaz_evaluate::{html, text};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::commands::output;
+use crate::commands::output_file::OutputFiles;
+use crate::commands::study::{THREADS, cores};
+use crate::error::Failure;
+use crate::number::whole;
+
+/// Most recordings, and most sizes and codecs.
+const LOADS_MAX: usize = 32;
+const SHARES_MAX: usize = 8;
+const CODECS_MAX: usize = 4;
+/// Most cores.
+const CORES: std::ops::RangeInclusive<u32> = 1..=256;
+/// Largest `--scale`.
+const SCALE: std::ops::RangeInclusive<u64> = 1..=64;
+
+/// `flaz lab evaluate`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Replays loads through the cache itself, in virtual time, on the machines of the FlaZ paper: 1 disk and 1 SSD, 8 disks and 2 or 4 SSDs, \
+striped. Compressed caches are compared with an uncompressed one of the same size, and with the disks alone: time, hits, processor \
+time, by the size of the cache; the size of extents, splitting of requests, throughput while reclaiming. The paper's values, where \
+they are known, and goals stand beside them. The same loads and options give the same figures on every machine, except with --cpu here.
+
+Each load is replayed twice; the second pass is measured. Processor time comes from the blocks that codecs compress and restore, and \
+from a table of times; --cpu here measures them on this machine.
+
+Without recordings, the loads are small recordings of PostMark (one and four instances) and of TPC-H on PostgreSQL (queries 3, 11 and 14), \
+and one that is generated after the operation mix of SPECsfs2008. `flaz lab record` records others. All cells take some minutes. \
+docs/lab-evaluation.md has the method and the results.
+
+Examples:
+  flaz lab evaluate --html evaluation.html
+  flaz lab evaluate --machine 8D4S --shares 10,20,40 --codec lz4,auto,zstd:3 --cpu modern
+  flaz lab evaluate postmark.flaztrace.zst --machine 1D1S --json
+  flaz lab evaluate --cpu xeon-2ghz-2009 --codec lzo,zlib    # the paper's codecs")]
+pub struct EvaluateArgs {
+    /// Recordings of `flaz lab record` [default: PostMark, TPC-H, and a file server]
+    #[arg(value_name = "RECORDING")]
+    recordings: Vec<PathBuf>,
+    /// Machines, separated by commas: 1D1S, 8D2S, 8D4S [default: all]
+    #[arg(long, value_name = "MACHINES", value_delimiter = ',', value_parser = machine)]
+    machine: Vec<Machine>,
+    /// Sizes of the cache in percent of the different blocks of a load, separated by commas [default: 12.5,25,50]
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = share)]
+    shares: Vec<f64>,
+    /// Codecs to compare with none, separated by commas
+    #[arg(long, value_name = "CODECS", value_delimiter = ',', default_value = "lz4,auto",
+        help = format!("Codecs to compare with none, separated by commas: {}", CodecChoice::choices()))]
+    codec: Vec<CodecChoice>,
+    /// Processor: xeon-2ghz-2009, modern, or here, which measures this one
+    #[arg(long, value_name = "NAME", default_value = "xeon-2ghz-2009", value_parser = ["xeon-2ghz-2009", "modern", "here"])]
+    cpu: String,
+    /// Number of its cores
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole(CORES))]
+    cores: u32,
+    /// Divide the size of the generated loads by N, from 1 to 64
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(SCALE))]
+    scale: u64,
+    /// Cells that are simulated at a time [default: one per core]
+    #[arg(long, value_name = "N", value_parser = whole(THREADS))]
+    threads: Option<NonZeroUsize>,
+    /// Write a page with tables and charts to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `flaz lab evaluate`.
+///
+/// # Errors
+/// A recording or an option is invalid, or the page cannot be written.
+pub fn run(args: &EvaluateArgs) -> Result<(), Failure> {
+    check(args)?;
+    let page = args
+        .html
+        .as_deref()
+        .map(|path| OutputFiles::beside(&args.recordings).take(path))
+        .transpose()?;
+    let failed = |error: WorkloadError| Failure::Other {
+        what: "lab evaluate",
+        source: error.into(),
+    };
+    let mut loads: Vec<Workload> = Vec::new();
+    for path in &args.recordings {
+        let load = Workload::read(path).map_err(failed)?;
+        if loads.iter().any(|other| other.name() == load.name()) {
+            return Err(Failure::Usage(format!(
+                "{}: another recording has the same name, {}: rename one of them",
+                path.display(),
+                load.name()
+            )));
+        }
+        loads.push(load);
+    }
+    if loads.is_empty() {
+        loads = Workload::recorded().map_err(failed)?;
+        loads.push(Generated::FileServer.workload(args.scale).map_err(failed)?);
+    }
+    let or = |given: &[f64], usual: &[f64]| {
+        if given.is_empty() {
+            usual.to_vec()
+        } else {
+            given.to_vec()
+        }
+    };
+    let options = Options {
+        loads,
+        stream: Generated::Stream.workload(args.scale).map_err(failed)?,
+        machines: match args.machine[..] {
+            [] => Machine::ALL.to_vec(),
+            _ => args.machine.clone(),
+        },
+        shares: or(&args.shares, &SHARES),
+        codecs: args.codec.clone(),
+        speeds: match args.cpu.as_str() {
+            "here" => Speeds::measured(),
+            "modern" => Speeds::MODERN,
+            _ => Speeds::xeon_2009(),
+        },
+        cores: args.cores,
+        threads: args.threads.unwrap_or_else(cores).get(),
+    };
+    let bar = bar();
+    let report = evaluate(&options, &|done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let report = report.map_err(|error| Failure::Other {
+        what: "lab evaluate",
+        source: error.into(),
+    })?;
+    if let Some(file) = page {
+        file.write(html::page(&report, env!("CARGO_PKG_VERSION")).as_bytes())?;
+    }
+    match args.json {
+        true => output::print_json(&report, true),
+        false => output::print(&text::page(&report, output::in_colour())),
+    }
+}
+
+fn check(args: &EvaluateArgs) -> Result<(), Failure> {
+    for (name, count, most) in [
+        ("recordings", args.recordings.len(), LOADS_MAX),
+        ("--shares", args.shares.len(), SHARES_MAX),
+        ("--codec", args.codec.len(), CODECS_MAX),
+    ] {
+        if count > most {
+            return Err(Failure::Usage(format!(
+                "{name}: expected at most {most}, found {count}"
+            )));
+        }
+    }
+    if args.codec.contains(&CodecChoice::NONE) {
+        return Err(Failure::Usage(
+            "--codec: expected codecs to compare with none, found none".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Shown only on a terminal.
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) =
+        ProgressStyle::with_template("{elapsed:>4} {bar:28.cyan/dim} {pos} of {len} cells, {eta} left")
+    {
+        bar.set_style(style.progress_chars("━━─"));
+    }
+    bar
+}
+
+fn machine(text: &str) -> Result<Machine, String> {
+    let found = Machine::ALL
+        .into_iter()
+        .find(|machine| machine.name.eq_ignore_ascii_case(text));
+    found.ok_or_else(|| "expected 1D1S, 8D2S or 8D4S".to_owned())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.trim_end_matches('%').trim().parse::<f64>().ok();
+    let known = number.filter(|percent| (0.1..=200.0).contains(percent));
+    known
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| "expected percent from 0.1 to 200".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_parsed() {
+        assert_eq!(machine("8d4s").map(|it| it.name), Ok("8D4S"));
+        assert_eq!((share("12.5"), share("50%")), (Ok(0.125), Ok(0.5)));
+        for wrong in ["", "0", "-5", "nan", "1000", "x"] {
+            assert!(share(wrong).is_err() && machine(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `flaz lab record`: a load, to be replayed on modelled machines.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use clap::Args;
+use flaz_lab::record::{RecordReport, record};
+use flaz_nbd::{NbdAddress, Shutdown};
+
+use super::serve::{local, stop_on_signals};
+use crate::commands::output;
+use crate::commands::output_file::OutputFiles;
+use crate::error::Failure;
+use crate::safety::{self, Access};
+use crate::size::{HumanBytes, HumanCount};
+
+/// `flaz lab record`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Serves ORIGIN, a device or file, over NBD until SIGTERM or SIGINT, without a cache, and records all requests: kind, offset, length, \
+requests in flight, time that the client computed, and the compressed size of each block with lz4 and zstd. No contents are recorded. \
+`flaz lab evaluate` replays recordings on modelled machines; `flaz lab replay` reads them as any other trace.
+
+The recording is compressed with zstd. It takes 5 to 20 bytes for a request of a block. ORIGIN is held exclusively, and changed as \
+clients change it. Sizes are measured before the reply, so clients see a slower device. docs/lab-evaluation.md has the format.
+
+Examples:
+  truncate -s 8G disk.img
+  flaz lab record disk.img --nbd unix:/tmp/disk.sock --output load.flaztrace.zst
+  nbdfuse /tmp/disk 'nbd+unix:///?socket=/tmp/disk.sock'   # the device as a file, for losetup and mkfs
+  flaz lab evaluate load.flaztrace.zst")]
+pub struct RecordArgs {
+    /// The device or file to serve
+    #[arg(value_name = "ORIGIN")]
+    origin: PathBuf,
+    /// Address for NBD clients: unix:PATH (mode 0600)
+    #[arg(long, value_name = "ADDRESS")]
+    nbd: NbdAddress,
+    /// Write the recording to this file, whose name should end in .flaztrace.zst
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// Print what was recorded as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `flaz lab record`.
+///
+/// # Errors
+/// The origin is in use, the address or the file is invalid, or the recording cannot be written.
+pub fn run(args: &RecordArgs) -> Result<(), Failure> {
+    local(&args.nbd)?;
+    drop(OutputFiles::beside([&args.origin]).take(&args.output)?);
+    safety::origin(&args.origin, false)?;
+    let claim = safety::claim_existing(&args.origin, Access::ReadWrite)?;
+    let origin = claim
+        .file()
+        .try_clone()
+        .map_err(Failure::system(format!("opening {}", args.origin.display())))?;
+    let output =
+        File::create(&args.output).map_err(Failure::system(format!("creating {}", args.output.display())))?;
+    let shutdown = Shutdown::new();
+    stop_on_signals(shutdown.clone())?;
+    let started = format!("recording {} at {}\n", args.origin.display(), args.nbd.uri(""));
+    let mut announced = Ok(());
+    let report = record(origin, output, &args.nbd, &shutdown, || {
+        if !args.json {
+            announced = output::confirm(&started);
+        }
+    });
+    drop(claim);
+    let report = report.map_err(|error| Failure::Other {
+        what: "lab record",
+        source: error.into(),
+    })?;
+    announced?;
+    match args.json {
+        true => output::print_json(&report, true),
+        false => output::print(&text(&report)),
+    }
+}
+
+fn text(report: &RecordReport) -> String {
+    let left: Vec<String> = (report.left_percent.iter())
+        .map(|it| format!("{} {:.0} %", it.codec, it.percent))
+        .collect();
+    format!(
+        "{} reads of {}, {} writes of {}, {} trims in {:.1} s; at most {} in flight; left by {}\n",
+        HumanCount(report.reads),
+        HumanBytes(report.read_bytes),
+        HumanCount(report.writes),
+        HumanBytes(report.write_bytes),
+        HumanCount(report.trims),
+        report.seconds,
+        report.depth_max,
+        left.join(", ")
+    )
+}

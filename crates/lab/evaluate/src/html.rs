@@ -1,0 +1,181 @@
+//! The report for a browser: charts of the gain by cache size and of throughput over time, and the tables.
+
+use std::fmt::Write;
+
+use flaz_page::document;
+use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
+use flaz_page::text::escape;
+
+use crate::report::{EvaluationReport, SizeReport};
+use crate::text::tables;
+
+const STYLE: &str = "\
+:root { --c0: #1f6feb; --c1: #c2410c; --c2: #15803d; --c3: #7e22ce; }
+@media (prefers-color-scheme: dark) { :root { --c0: #6ea8fe; --c1: #fb923c; --c2: #4ade80; --c3: #c084fc; } }
+figure { max-width: 860px; } figure + figure { margin-top: 16px; }
+svg .c0 { stroke: var(--c0); } svg .c1 { stroke: var(--c1); } svg .c2 { stroke: var(--c2); } svg .c3 { stroke: var(--c3); }
+svg .bar.c0 { fill: var(--c0); } svg .bar.c1 { fill: var(--c1); } svg .bar.c2 { fill: var(--c2); } svg .bar.c3 { fill: var(--c3); }
+svg text.c0 { fill: var(--c0); stroke: none; } svg text.c1 { fill: var(--c1); stroke: none; }
+svg text.c2 { fill: var(--c2); stroke: none; } svg text.c3 { fill: var(--c3); stroke: none; }
+";
+/// Number of colours.
+const COLOURS: usize = 4;
+const WIDTH: f64 = 720.0;
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 600.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 215.0;
+
+/// The page.
+#[must_use]
+pub fn page(report: &EvaluationReport, version: &str) -> String {
+    let met = report.goals.iter().filter(|goal| goal.met).count();
+    let mut main = format!(
+        "<p class=\"kicker\">flaz lab evaluate</p>\n<h1>A compressed cache on the machines of the FlaZ paper</h1>\n\
+         <p class=\"lead\">{met} of {} goals are met, with {} cores of {}.</p>\n",
+        report.goals.len(),
+        report.processor.cores,
+        escape(&report.processor.name)
+    );
+    let mut all = tables(report).into_iter();
+    if let Some(goals) = all.next() {
+        table(&mut main, &goals);
+    }
+    let mut loads: Vec<&str> = report.sizes.iter().map(|row| row.load.as_str()).collect();
+    loads.dedup();
+    for load in loads {
+        let rows: Vec<&SizeReport> = report.sizes.iter().filter(|row| row.load == load).collect();
+        // Writing to a String does not fail.
+        let _ = write!(
+            main,
+            "<figure>\n<figcaption><h3>{}: faster than uncompressed</h3><p>By machine and by size of the cache in percent of \
+             the data.</p></figcaption>\n<div class=\"plot\">{}</div></figure>\n",
+            escape(load),
+            gains(&rows)
+        );
+    }
+    let _ = write!(
+        main,
+        "<figure>\n<figcaption><h3>Throughput while reclaiming</h3><p>Of each tenth of a second beside the mean.</p></figcaption>\n\
+         <div class=\"plot\">{}</div></figure>\n",
+        windows(report)
+    );
+    for it in all {
+        table(&mut main, &it);
+    }
+    let _ = writeln!(main, "<footer>flaz {}</footer>", escape(version));
+    document("flaz lab evaluate", STYLE, &main)
+}
+
+fn scale(least: f64, most: f64, from: f64, to: f64) -> Scale {
+    Scale {
+        least,
+        most,
+        from,
+        to,
+        logarithmic: false,
+    }
+}
+
+/// A bar for each machine, size and codec.
+fn gains(rows: &[&SizeReport]) -> String {
+    let gains = || {
+        rows.iter()
+            .flat_map(|row| row.compressed.iter().map(|it| it.gain_percent))
+    };
+    let (least, most) = (gains().fold(0.0, f64::min), gains().fold(10.0, f64::max));
+    let step = round_step(most - least, 5);
+    let (least, most) = ((least / step).floor() * step, (most / step).ceil() * step);
+    let (x, y) = (
+        scale(0.0, rows.len() as f64, LEFT, RIGHT),
+        scale(least, most, BOTTOM, TOP),
+    );
+    let mut drawing = Drawing::new(WIDTH, 270.0, "Gain by machine and cache size");
+    let marks = ticks(most - least, step).into_iter().map(|it| it + least);
+    let marks: Vec<_> = marks.map(|it| (it, format!("{it:+.0} %"))).collect();
+    drawing.y_axis(x, y, &marks, None);
+    drawing.line("axis", (LEFT, y.at(0.0)), (RIGHT, y.at(0.0)));
+    let slot = (RIGHT - LEFT) / rows.len().max(1) as f64;
+    let mut labels = Vec::new();
+    for (number, row) in rows.iter().enumerate() {
+        let left = x.at(number as f64);
+        let width = slot * 0.8 / row.compressed.len().max(1) as f64;
+        for (codec, it) in row.compressed.iter().enumerate() {
+            let (a, b) = (y.at(it.gain_percent), y.at(0.0));
+            let class = format!("c{}", codec % COLOURS);
+            drawing.rectangle(
+                &format!("bar {class}"),
+                (left + slot * 0.1 + width * codec as f64, a.min(b)),
+                (width, (a - b).abs()),
+                &format!("{} on {}: {:+.0} %", it.cell.codec, row.machine, it.gain_percent),
+            );
+            if number == 0 {
+                labels.push((y.at(most) + 10.0, class, it.cell.codec.clone()));
+            }
+        }
+        let middle = left + slot / 2.0;
+        drawing.text("", "middle", (middle, BOTTOM + 18.0), &row.machine);
+        let share = format!("{:.0} %", row.share * 100.0);
+        drawing.text("", "middle", (middle, BOTTOM + 34.0), &share);
+    }
+    drawing.labels(RIGHT + 10.0, labels, (20.0, BOTTOM));
+    drawing.finish()
+}
+
+fn windows(report: &EvaluationReport) -> String {
+    let longest = report.reclaiming.iter().map(|it| it.windows.len()).max();
+    let seconds = report.reclaiming.first().map_or(0.1, |it| it.window_seconds);
+    let end = (longest.unwrap_or(1).max(1) as f64) * seconds;
+    let most = (report.reclaiming.iter())
+        .flat_map(|it| it.windows.iter().copied())
+        .fold(1.2, f64::max);
+    let (x, y) = (scale(0.0, end, LEFT, RIGHT), scale(0.0, most, BOTTOM, TOP));
+    let mut drawing = Drawing::new(WIDTH, 262.0, "Throughput over time");
+    let marks: Vec<_> = ticks(most, 0.25)
+        .into_iter()
+        .map(|it| (it, format!("{it:.2}")))
+        .collect();
+    drawing.y_axis(x, y, &marks, None);
+    let marks: Vec<_> = ticks(end, round_step(end, 6))
+        .into_iter()
+        .map(|it| (it, format!("{it}")))
+        .collect();
+    drawing.x_axis(x, y, &marks, "Seconds");
+    let mut labels = Vec::new();
+    for (number, it) in report.reclaiming.iter().enumerate() {
+        let class = format!("c{}", number % COLOURS);
+        let line: Vec<(f64, f64)> = (it.windows.iter().enumerate())
+            .map(|(window, share)| (x.at((window as f64 + 0.5) * seconds), y.at(*share)))
+            .collect();
+        drawing.path(&format!("line {class}"), &line);
+        if let Some((_, end)) = line.last() {
+            labels.push((*end, class, it.codec.clone()));
+        }
+    }
+    drawing.labels(RIGHT + 10.0, labels, (20.0, BOTTOM));
+    drawing.finish()
+}
+
+fn table(main: &mut String, table: &crate::text::Table) {
+    let _ = writeln!(main, "<h2>{}</h2>", escape(table.title));
+    if !table.paper.is_empty() {
+        let _ = writeln!(main, "<p>{}</p>", escape(&table.paper));
+    }
+    main.push_str("<div class=\"scroll\">\n<table>\n<thead><tr>");
+    for head in &table.heads {
+        let _ = write!(main, "<th scope=\"col\">{}</th>", escape(head));
+    }
+    main.push_str("</tr></thead>\n<tbody>\n");
+    for row in &table.rows {
+        main.push_str("<tr>");
+        for (column, cell) in row.iter().enumerate() {
+            let cell = escape(cell);
+            let _ = match column {
+                0 => write!(main, "<th scope=\"row\">{cell}</th>"),
+                _ => write!(main, "<td>{cell}</td>"),
+            };
+        }
+        main.push_str("</tr>\n");
+    }
+    main.push_str("</tbody>\n</table>\n</div>\n");
+}

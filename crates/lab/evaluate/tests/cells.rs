@@ -1,0 +1,167 @@
+//! Cells are deterministic, and behave as the machines and the cache do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flaz_codec::{CodecChoice, CodecSpec};
+use flaz_evaluate::cell::{EXTENT_BYTES, Measured, Setup, run};
+use flaz_evaluate::contents::Contents;
+use flaz_evaluate::evaluation::{Options, evaluate};
+use flaz_evaluate::machine::Machine;
+use flaz_evaluate::processor::Speeds;
+use flaz_evaluate::workload::Workload;
+use flaz_evaluate::workload::generated::Generated;
+use flaz_evaluate::{html, text};
+use flaz_page::well_formed::elements;
+use flaz_trace::recording::{Recorded, Stored};
+use flaz_trace::{Op, Request};
+
+const MIB: u64 = 1 << 20;
+
+fn setup(cache_bytes: Option<u64>, codec: CodecChoice) -> Setup {
+    Setup {
+        machine: Machine::ALL[0],
+        cache_bytes,
+        codec,
+        extent_bytes: EXTENT_BYTES,
+        splits: true,
+        speeds: Speeds::MODERN,
+        cores: 4,
+    }
+}
+
+fn lz4() -> CodecChoice {
+    CodecSpec::LZ4.into()
+}
+
+fn read(block: u64, depth: u32, think_us: u64, granules: u64) -> Recorded {
+    Recorded {
+        request: Request {
+            at_us: None,
+            op: Op::Read,
+            device: 0,
+            offset: block * 4096,
+            len: 4096,
+        },
+        depth,
+        think_us,
+        sizes: vec![[Stored::bytes(granules * 64); 2]],
+    }
+}
+
+fn measure(load: &Workload, setup: &Setup) -> Measured {
+    run(load, setup, &Arc::new(Contents::default())).expect("a cache")
+}
+
+#[test]
+fn time_is_that_of_disk_ssd_client_and_processor() {
+    // Far apart, one after another.
+    let requests = (0..200).map(|number| read(number * 640, 1, 100, 64));
+    let load = Workload::new("far", requests).expect("a load");
+    let near = |measured: &Measured, each_us: u64| {
+        let expected = Duration::from_micros(200 * each_us);
+        let off = measured.elapsed.as_secs_f64() / expected.as_secs_f64();
+        // The last blocks are in an extent in memory.
+        assert!((0.95..1.03).contains(&off), "{measured:?} beside {expected:?}");
+    };
+    // 12.6 ms, 41 us of transfer, 100 us of the client, 13 us of the processor.
+    near(
+        &measure(&load, &setup(None, CodecChoice::NONE)),
+        12_600 + 41 + 100 + 13,
+    );
+    let cached = measure(&load, &setup(Some(16 * MIB), CodecChoice::NONE));
+    assert_eq!((cached.hit_blocks, cached.miss_blocks), (200, 0));
+    near(&cached, 170 + 15 + 100 + 13);
+    // Eight disks serve eight requests at a time, if the client sends them.
+    let requests = (0..400).map(|number| read(number * 149 % 400 * 16, 8, 0, 64));
+    let load = Workload::new("wide", requests).expect("a load");
+    let one = measure(&load, &setup(None, CodecChoice::NONE)).elapsed;
+    let eight = Setup {
+        machine: Machine::ALL[1],
+        ..setup(None, CodecChoice::NONE)
+    };
+    let ratio = one.as_secs_f64() / measure(&load, &eight).elapsed.as_secs_f64();
+    assert!((5.0..8.2).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn a_compressed_cache_has_more_and_costs_processor_time() {
+    // 24 MiB of blocks that halve, in 16 MiB.
+    let blocks = 24 * MIB / 4096;
+    let requests = (0..2).flat_map(|_| (0..blocks).map(|number| read(number * 7 % blocks, 4, 0, 32)));
+    let load = Workload::new("halves", requests).expect("a load");
+    let plain = measure(&load, &setup(Some(16 * MIB), CodecChoice::NONE));
+    let packed = measure(&load, &setup(Some(16 * MIB), lz4()));
+    assert!(
+        packed.hit_ratio() > 0.95 && plain.hit_ratio() < 0.8,
+        "{packed:?}, {plain:?}"
+    );
+    assert!(packed.elapsed < plain.elapsed);
+    // Every hit is restored: 1.2 us each.
+    let restored = Duration::from_nanos(Speeds::MODERN.restore_ns[1] * packed.hit_blocks);
+    let serves = Duration::from_nanos((Speeds::MODERN.request_ns + Speeds::MODERN.block_ns) * packed.reads);
+    assert!(
+        packed.processor >= restored + serves && packed.processor < (restored + serves) * 3 / 2,
+        "{:?} for {restored:?} and {serves:?}",
+        packed.processor
+    );
+}
+
+#[test]
+fn the_same_cell_gives_the_same_figures() {
+    let loads = Workload::recorded().expect("recordings");
+    let load = loads.iter().find(|it| it.name() == "postmark").expect("PostMark");
+    let setup = setup(Some(4 * MIB), lz4());
+    assert_eq!(measure(load, &setup), measure(load, &setup));
+}
+
+#[test]
+fn an_evaluation_has_all_figures() {
+    let load = |it: Generated| it.workload(30).expect("a load");
+    let recorded = Workload::recorded().expect("recordings");
+    let names: Vec<&str> = recorded.iter().map(Workload::name).collect();
+    assert_eq!(
+        names,
+        ["tpch-q3", "tpch-q11", "tpch-q14", "postmark", "postmark-x4"]
+    );
+    let options = Options {
+        loads: vec![recorded[1].clone(), load(Generated::FileServer)],
+        stream: load(Generated::Stream),
+        machines: vec![Machine::ALL[0], Machine::ALL[2]],
+        shares: vec![0.25],
+        codecs: vec![lz4()],
+        speeds: Speeds::xeon_2009(),
+        cores: 8,
+        threads: 2,
+    };
+    let report = evaluate(&options, &|done, all| assert!(done <= all)).expect("caches");
+    let rows = (report.disks.len(), report.sizes.len(), report.extents.len());
+    assert_eq!(rows, (4, 4, 8));
+    assert_eq!((report.splitting.len(), report.reclaiming.len()), (2, 2));
+    // All but that of PostMark.
+    assert_eq!(report.goals.len(), 7);
+    assert!(report.goals.iter().all(|goal| goal.met == (goal.missing == 0.0)));
+    let page = text::page(&report, false);
+    for part in ["Goals", "missed by", "8D4S", "slide 24", "xeon-2ghz-2009"] {
+        assert!(page.contains(part), "{part}:\n{page}");
+    }
+    let page = html::page(&report, "1.2.3");
+    assert!(elements(&page).expect("well-formed") > 100);
+    let again = evaluate(&options, &|_, _| ()).expect("caches");
+    assert_eq!(text::page(&again, false), text::page(&report, false));
+}
+
+#[test]
+fn loads_that_cannot_be_replayed_are_refused() {
+    let error = Workload::new("empty", []).expect_err("nothing");
+    assert!(
+        error
+            .to_string()
+            .starts_with("empty: expected reads and writes of 1 to"),
+        "{error}"
+    );
+    let error = Workload::new("far", [read(1 << 40, 1, 0, 64)]).expect_err("too far");
+    assert!(error.to_string().contains("at most 1 TiB"), "{error}");
+    let error = Workload::read(std::path::Path::new("/nonexistent")).expect_err("nothing there");
+    assert_eq!(error.to_string(), "cannot read the trace /nonexistent");
+}
