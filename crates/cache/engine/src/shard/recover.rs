@@ -108,7 +108,7 @@ impl<P: Platform> Shard<P> {
         self.check_victim(&found)?;
         self.take_over_regions(&found);
         self.take_over_records(&found).await;
-        self.drop_reclaimed();
+        self.drop_reclaimed().await;
         self.close_regions(&found).await.map_err(device)?;
         drop(found);
         self.inherit_dirty();
@@ -307,7 +307,7 @@ impl<P: Platform> Shard<P> {
 
     /// Drops the clean blocks of a region that was being reclaimed: some may have been dropped before the crash and written
     /// to the origin since. No older record of them exists, because they are in the oldest region of their ring.
-    fn drop_reclaimed(&self) {
+    async fn drop_reclaimed(&self) {
         let Some(victim) = self.log.victim() else { return };
         if planted(PlantedBug::ReclaimedKept) {
             return;
@@ -315,6 +315,7 @@ impl<P: Platform> Shard<P> {
         let clean = |entry: Entry| !entry.dirty() && self.log.region_of(entry.location()) == victim;
         let dropped = self.map.pick(|block, entry| clean(entry).then_some(block));
         for block in dropped {
+            self.load_page(block).await;
             self.map.remove(&self.log, block);
         }
     }
@@ -367,7 +368,7 @@ impl<P: Platform> Shard<P> {
     /// The clean blocks of stripes whose intent is set, and their locations, in address order, because they are logged. Also
     /// blocks that look dirty in a cache that has no dirty blocks: their *cleaned* record is damaged, or this record is forged,
     /// and the origin has the right data.
-    fn intended(&self) -> Vec<(LocalBlock, Ring)> {
+    async fn intended(&self) -> Vec<(LocalBlock, Ring)> {
         let unknown = self.map.dirty_blocks() > 0 && !self.id.may_be_dirty;
         let intended = |block: LocalBlock, entry: Entry| {
             if unknown && entry.dirty() {
@@ -380,12 +381,16 @@ impl<P: Platform> Shard<P> {
         };
         // A few stripes are looked up block by block. If most are set, a pass over the index is faster.
         if !unknown && self.intents.set_count() < self.map.len() as u64 / STRIPE_BLOCKS {
-            let stripes = self.intents.set_stripes().into_iter();
-            return stripes
-                .flat_map(|stripe| (stripe * STRIPE_BLOCKS..).take(STRIPE_BLOCKS as usize))
-                .map(LocalBlock)
-                .filter_map(|block| intended(block, self.map.lookup(block)?))
-                .collect();
+            let mut found = Vec::new();
+            for stripe in self.intents.set_stripes() {
+                let blocks = stripe * STRIPE_BLOCKS..(stripe + 1) * STRIPE_BLOCKS;
+                self.map
+                    .load(&self.env, LocalBlock(blocks.start)..LocalBlock(blocks.end))
+                    .await;
+                let blocks = blocks.map(LocalBlock);
+                found.extend(blocks.filter_map(|block| intended(block, self.map.lookup(block)?)));
+            }
+            return found;
         }
         let mut found = self.map.pick(intended);
         found.sort_unstable_by_key(|(block, _)| *block);
@@ -395,8 +400,9 @@ impl<P: Platform> Shard<P> {
     /// Drops the blocks of stripes whose intent is set, and appends tombstones for them as far as there is space. The rest is
     /// left to the shard's tasks. The bits stay set until the tombstones are stable. No write is in flight on return.
     pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
-        let intended = self.intended();
+        let intended = self.intended().await;
         for (block, _) in &intended {
+            self.load_page(*block).await;
             self.map.remove(&self.log, *block);
         }
         let mut dropped = Ok(intended.len() as u64);
