@@ -381,12 +381,14 @@ impl BlockMap {
         *self.index.borrow_mut() = index;
     }
 
-    /// Prepares an empty map for this many records, in batches of at most `batch`.
-    pub(super) fn reserve(&self, records: usize, batch: usize) -> Bulk {
-        let mut index = self.index.borrow_mut();
-        assert!(index.is_empty(), "nothing was cached before");
-        index.reserve(records);
-        Bulk::new(&index, batch)
+    /// Changes for an empty map.
+    pub(super) fn bulk(&self) -> Bulk {
+        Bulk::new(&self.index.borrow(), 0)
+    }
+
+    /// Prepares an empty map for this many changes.
+    pub(super) fn reserve(&self, changes: usize) {
+        self.index.borrow_mut().reserve(changes);
     }
 
     pub(super) fn apply(&self, bulk: &mut Bulk) {

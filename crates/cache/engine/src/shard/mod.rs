@@ -15,7 +15,7 @@
 //! | [`tuning`], [`budget`], [`identity`] | settings and policy; the write budget; what never changes |
 //! | [`second_stage`] | whether blocks that stay are compressed again |
 //! | [`sets`] | no state: which of them together |
-//! | [`contents`], [`manifest_reader`], [`region_reader`] | no state: reading what an earlier opening left |
+//! | [`contents`], [`manifest_reader`], [`region_reader`], [`recover_order`] | no state: reading what an earlier opening left |
 //!
 //! An operation that needs several components is a method of the shard. Such methods only call methods of files below their
 //! own (the test `layers` checks that). What concerns a file above is an event that it awaits, such as
@@ -94,6 +94,7 @@ mod read;
 mod reclaim;
 mod reclaimer;
 mod recover;
+mod recover_order;
 mod region_reader;
 mod repack;
 mod resize;
