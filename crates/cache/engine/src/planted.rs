@@ -29,6 +29,8 @@ pub enum PlantedBug {
     UnknownPartsStored,
     /// Writes of one block are not serialised.
     RangeLockSkipped,
+    /// An admission uses the index page of its block without loading it, which matters only with [`page_index`].
+    PageNotLoaded,
     /// A flush is acknowledged and not sent to the origin.
     FlushNotSent,
     /// One flush in 200 is acknowledged and not sent to the origin.
@@ -243,6 +245,23 @@ pub(crate) fn planted(bug: PlantedBug) -> bool {
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) const fn planted(_bug: PlantedBug) -> bool {
     false
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static INDEX_PAGED: std::cell::Cell<bool> = std::cell::Cell::new(std::env::var_os("FLAZ_INDEX_PAGED").is_some());
+}
+
+/// From now on the shards of this thread have a paged index beside their table, and a use of a page that is not in memory panics. No
+/// defect, but a model of an index that is larger than memory. In the environment, `FLAZ_INDEX_PAGED` does it for all threads.
+#[cfg(feature = "planted-bugs")]
+pub fn page_index(paged: bool) {
+    INDEX_PAGED.set(paged);
+}
+
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_index_paged() -> bool {
+    INDEX_PAGED.get()
 }
 
 /// Whether this thread has the defect, once in `turns` calls.

@@ -6,11 +6,17 @@
 //! entry takes more than 10 bytes.
 
 mod bulk;
+mod directory;
 mod entry;
+mod leaf;
+mod paged;
 mod segment;
+mod slots;
 
 pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
+pub use leaf::PAGE_BYTES;
+pub use paged::{FRAMES_MIN, PageRead, PageWrite, PagedIndex};
 
 use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
 use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_BLOCKS_MAX};
@@ -75,6 +81,23 @@ impl Fragments {
         }
         entry.dirty()
     }
+}
+
+/// Whether the entry of another block of the same group, one of those that `count`, names the same fragment as `entry`.
+fn others_name(
+    get: impl Fn(LocalBlock) -> Option<Entry>,
+    block: LocalBlock,
+    entry: Entry,
+    count: impl Fn(&LocalBlock) -> bool,
+) -> bool {
+    if !entry.is_group() {
+        return false;
+    }
+    let first = block.0 - block.0 % GROUP_BLOCKS_MAX as u64;
+    let mut others = (first..first + GROUP_BLOCKS_MAX as u64)
+        .map(LocalBlock)
+        .filter(|other| *other != block && count(other));
+    others.any(|other| get(other).is_some_and(|other| other.same_place(entry)))
 }
 
 /// Bytes of the entry's fragment, in the mean of those that touch as many sectors: of `n` bytes that begin at any multiple of 8
@@ -204,16 +227,8 @@ impl Index {
         self.fragments.bytes += bytes;
     }
 
-    /// Whether the entry of another block of the same group, one of those that `count`, names the same fragment as `entry`.
     fn others_name(&self, block: LocalBlock, entry: Entry, count: impl Fn(&LocalBlock) -> bool) -> bool {
-        if !entry.is_group() {
-            return false;
-        }
-        let first = block.0 - block.0 % GROUP_BLOCKS_MAX as u64;
-        let mut others = (first..first + GROUP_BLOCKS_MAX as u64)
-            .map(LocalBlock)
-            .filter(|other| *other != block && count(other));
-        others.any(|other| self.get(other).is_some_and(|other| other.same_place(entry)))
+        others_name(|other| self.get(other), block, entry, count)
     }
 
     /// Number of segments.

@@ -191,6 +191,9 @@ impl<P: Platform> Shard<P> {
         what: Append<'_>,
     ) -> bool {
         loop {
+            if !planted(PlantedBug::PageNotLoaded) {
+                self.load_page(block).await;
+            }
             if self.cache.is_fenced() || (self.is_stopping() && self.reclaimer.is_stuck()) {
                 return false;
             }

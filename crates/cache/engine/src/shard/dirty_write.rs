@@ -66,10 +66,13 @@ struct KeptBlock {
 }
 
 impl<P: Platform> Shard<P> {
-    /// Whether a write must take this path. Call it with the range locked.
-    pub(super) fn must_write_back(&self, blocks: &Range<u64>, bypass: bool) -> bool {
-        blocks.end <= self.whole_blocks()
-            && (self.mode() == Mode::WriteBack && !bypass || self.any_dirty(blocks))
+    /// Whether a write must take this path, as of the end of the wait. Call it with the range locked.
+    pub(super) async fn must_write_back(&self, blocks: &Range<u64>, bypass: bool) -> bool {
+        if blocks.end > self.whole_blocks() {
+            return false;
+        }
+        let dirty = self.any_dirty_now(blocks).await;
+        self.mode() == Mode::WriteBack && !bypass || dirty
     }
 
     /// Stores a write in the cache. The range is in one stripe, in whole blocks of the origin.
@@ -107,7 +110,10 @@ impl<P: Platform> Shard<P> {
                 self.log.promise(&kept.upto);
             }
         }
-        let free = self.cache.is_fenced() && self.take_back(&kept) && !self.any_dirty(blocks);
+        let free = self.cache.is_fenced() && {
+            self.load_pages(blocks).await;
+            self.take_back(&kept) && !self.any_dirty(blocks)
+        };
         let whole = || Arc::try_unwrap(data).unwrap_or_else(|data| IoBuf::copy_of(&data));
         let past = free.then(|| odd.unwrap_or_else(whole));
         Err(Refused { error, past })
@@ -137,6 +143,8 @@ impl<P: Platform> Shard<P> {
                 .writeback
                 .reserve(&self.env, &self.stats, bytes_of(len), level)
                 .await?;
+            let part = LocalBlock(first.0 + at as u64)..LocalBlock(first.0 + (at + len) as u64);
+            self.map.load(&self.env, part).await;
             let candidates: Vec<Candidate> = (at..at + len)
                 .map(|index| {
                     let block = LocalBlock(first.0 + index as u64);
@@ -258,6 +266,7 @@ impl<P: Platform> Shard<P> {
         what: Append<'_>,
     ) -> Result<(Ring, Lsn, bool), IoError> {
         loop {
+            self.load_page(block).await;
             if self.cache.is_fenced() {
                 return Err(self.cache_failed());
             }

@@ -80,8 +80,14 @@ impl<P: Platform> Shard<P> {
             survivor.start..survivor.end
         }) {
             // Others may have been stored along with their neighbours.
-            let is_here = |survivor: &&Survivor| self.map.is_at(survivor.block, survivor.entry);
-            let part: Vec<Survivor> = part.iter().filter(is_here).copied().collect();
+            let mut here = Vec::with_capacity(part.len());
+            for survivor in part {
+                self.load_page(survivor.block).await;
+                if self.map.is_at(survivor.block, survivor.entry) {
+                    here.push(*survivor);
+                }
+            }
+            let part = here;
             if part.is_empty() {
                 continue;
             }
@@ -174,6 +180,7 @@ impl<P: Platform> Shard<P> {
         let global: BlockNumber = self.global(survivor.block);
         let mut verified = false;
         loop {
+            self.load_page(survivor.block).await;
             let still = self.map.lookup(survivor.block);
             let Some(entry) = still.filter(|entry| entry.same_place(survivor.entry)) else {
                 return;
@@ -318,6 +325,7 @@ impl<P: Platform> Shard<P> {
         verified: bool,
     ) -> bool {
         loop {
+            self.load_four(blocks[0].block).await;
             if self.is_refused(false) || !verified && self.must_be_whole() {
                 return false;
             }

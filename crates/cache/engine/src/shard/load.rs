@@ -43,8 +43,8 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Restores the block at `entry` into `out`. False: the copy could not be read; repeat the lookup, because there may be a
-    /// newer one by now.
+    /// Restores the block at `entry`, which was looked up without an await since, into `out`. False: the copy could not be read;
+    /// repeat the lookup, because there may be a newer one by now.
     ///
     /// # Errors
     /// [`IoError::DirtyLost`]: it was the only copy. [`IoError::CacheFailed`]: the contents are known only after the next start.
@@ -64,8 +64,8 @@ impl<P: Platform> Shard<P> {
         let pin = self.log.pin(entry.location());
         let known = self.map.is_damaged(block);
         let read = self.read_cache_again(hit.start, hit.end - hit.start, known).await;
-        drop(pin);
         let Ok((buf, at)) = read else {
+            self.load_page(block).await;
             return self.drop_bad(block, entry, None).map(|()| false);
         };
         let skip = at + (hit.identity.location.offset() - hit.start) as usize;
@@ -74,7 +74,11 @@ impl<P: Platform> Shard<P> {
                 self.map.not_damaged(block);
                 Ok(true)
             }
-            Err(error) => self.drop_bad(block, entry, Some(&error)).map(|()| false),
+            Err(error) => {
+                self.load_page(block).await;
+                drop(pin);
+                self.drop_bad(block, entry, Some(&error)).map(|()| false)
+            }
         }
     }
 
@@ -134,7 +138,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Handles a bad fragment (`None`: could not be read). A clean block is dropped. The caller has counted a failed read.
+    /// Handles a bad fragment (`None`: could not be read). A clean block is dropped. The caller has counted a failed read, and loaded
+    /// the block's index page.
     ///
     /// # Errors
     /// [`IoError::DirtyLost`] if the block is dirty and still has this copy: the origin has only an older version, which must
@@ -196,6 +201,7 @@ impl<P: Platform> Shard<P> {
         out: &mut [u8],
     ) -> Result<(), IoError> {
         loop {
+            self.load_page(block).await;
             let entry = self.map.lookup(block);
             let Some(entry) = entry else { break };
             if self.load_block(block, entry, out).await? {

@@ -7,9 +7,13 @@
 //! - A block is never both in the index and stale.
 //! - The live count of a region is the number of index entries that point to it.
 //! - Only this component uses the index.
+//! - A block is looked up and changed only while its index page is in memory: after a load of it ([`BlockMap::load`]), before the next
+//!   await. Only loads evict pages, so a page stays until another task runs.
 //!
-//! Lookups do not await: code that stores a block looks it up and appends its record without an await in between, because a
-//! write could otherwise come between the two.
+//! Lookups do not await: code that stores a block loads its page, then looks it up and appends its record without an await in between,
+//! because a write could otherwise come between the two.
+
+mod residency;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -17,6 +21,7 @@ use std::ops::Range;
 
 use flaz_device::Env;
 
+use self::residency::Residency;
 use super::log::{Lsn, SegmentLog};
 use crate::format::layout::Layout;
 use crate::index::{Bulk, Entry, Index};
@@ -42,6 +47,7 @@ type Unstable = BTreeMap<LocalBlock, (Ring, Lsn)>;
 #[derive(Debug)]
 pub(super) struct BlockMap {
     index: RefCell<Index>,
+    residency: Residency,
     /// Stale blocks and the rings of their copies. A queued job writes each tombstone, which bounds their number.
     stale: RefCell<BTreeMap<LocalBlock, Ring>>,
     /// Tombstones. At most [`TOMBSTONES_MAX`].
@@ -62,6 +68,7 @@ impl BlockMap {
     pub(super) fn new(layout: &Layout) -> Self {
         Self {
             index: RefCell::new(Index::new(layout.local_blocks(), layout.blocks_planned())),
+            residency: Residency::new(),
             stale: RefCell::default(),
             tombstones: RefCell::default(),
             cleaned: RefCell::default(),
@@ -73,14 +80,39 @@ impl BlockMap {
 
     // Looking up.
 
+    /// Waits until the index pages of `blocks`, of one stripe, are in memory. There they stay until the caller's next await.
+    pub(super) async fn load(&self, env: &impl Env, blocks: Range<LocalBlock>) {
+        self.residency.load(env, blocks).await;
+    }
+
+    fn assert_loaded(&self, block: LocalBlock) {
+        assert!(self.residency.has(block), "the page of {block:?} was not loaded");
+    }
+
     /// The entry of a block, without counting a use.
     pub(super) fn lookup(&self, block: LocalBlock) -> Option<Entry> {
+        self.assert_loaded(block);
+        let found = self.index.borrow().get(block);
+        self.residency.found(block, found);
+        found
+    }
+
+    /// The entry of a block that nobody relies on: whether its page has been loaded does not matter.
+    pub(super) fn peek(&self, block: LocalBlock) -> Option<Entry> {
         self.index.borrow().get(block)
     }
 
     /// The entry of a block, counting a use if it `counts`.
     pub(super) fn touch(&self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) -> Option<Entry> {
+        self.assert_loaded(block);
         self.index.borrow_mut().hit(block, counts)
+    }
+
+    /// Counts a use of a block if it `counts`. No page is read for that: a use of a block whose page has left memory is lost.
+    pub(super) fn count_use(&self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) {
+        if self.residency.has(block) {
+            self.index.borrow_mut().hit(block, counts);
+        }
     }
 
     pub(super) fn is_dirty(&self, block: LocalBlock) -> bool {
@@ -112,7 +144,9 @@ impl BlockMap {
                 || !self.is_damaged(block)
                 || self.lookup(block).is_some()
         );
+        self.assert_loaded(block);
         let old = self.index.borrow_mut().insert(block, entry);
+        self.residency.set(block, Some(entry));
         log.count_live(entry.location(), 1);
         match old {
             Some(old) => log.count_live(old.location(), -1),
@@ -124,7 +158,9 @@ impl BlockMap {
 
     /// Removes a block for which no tombstone is needed.
     pub(super) fn remove(&self, log: &SegmentLog, block: LocalBlock) -> Option<Entry> {
+        self.assert_loaded(block);
         let old = self.index.borrow_mut().remove(block)?;
+        self.residency.set(block, None);
         log.count_live(old.location(), -1);
         self.not_damaged(block);
         Some(old)
@@ -146,8 +182,13 @@ impl BlockMap {
 
     /// A record is lost, and may have been the only one that made older copies of its block stale.
     pub(super) fn make_stale_again(&self, block: LocalBlock, ring: Ring) {
-        assert!(self.lookup(block).is_none(), "a cached block is not stale");
+        assert!(!self.is_known_cached(block), "a cached block is not stale");
         self.stale.borrow_mut().entry(block).or_insert(ring);
+    }
+
+    /// Whether a block is cached, as far as its page is in memory: for assertions.
+    fn is_known_cached(&self, block: LocalBlock) -> bool {
+        self.residency.has(block) && self.peek(block).is_some()
     }
 
     pub(super) fn stale_ring(&self, block: LocalBlock) -> Option<Ring> {
@@ -170,7 +211,7 @@ impl BlockMap {
     /// A tombstone of a stale block was appended.
     pub(super) fn tombstone_appended(&self, block: LocalBlock, ring: Ring, lsn: Lsn) {
         assert!(
-            self.lookup(block).is_none(),
+            !self.is_known_cached(block),
             "a block with a tombstone is not cached"
         );
         self.stale.borrow_mut().remove(&block);
@@ -204,6 +245,7 @@ impl BlockMap {
     pub(super) fn mark_clean(&self, block: LocalBlock, ring: Ring, lsn: Lsn) {
         assert!(self.is_dirty(block), "a clean block is not cleaned");
         self.index.borrow_mut().clean(block);
+        self.residency.set(block, self.index.borrow().get(block));
         self.cleaned.borrow_mut().insert(block, (ring, lsn));
     }
 
@@ -335,15 +377,18 @@ impl BlockMap {
     /// Restores an index whose entries are already in the live counts of the regions.
     pub(super) fn replace(&self, index: Index) {
         assert_eq!(self.len(), 0, "nothing was cached before");
+        self.residency.fill(&index);
         *self.index.borrow_mut() = index;
     }
 
-    /// Prepares an empty map for this many records, in batches of at most `batch`.
-    pub(super) fn reserve(&self, records: usize, batch: usize) -> Bulk {
-        let mut index = self.index.borrow_mut();
-        assert!(index.is_empty(), "nothing was cached before");
-        index.reserve(records);
-        Bulk::new(&index, batch)
+    /// Changes for an empty map.
+    pub(super) fn bulk(&self) -> Bulk {
+        Bulk::new(&self.index.borrow(), 0)
+    }
+
+    /// Prepares an empty map for this many changes.
+    pub(super) fn reserve(&self, changes: usize) {
+        self.index.borrow_mut().reserve(changes);
     }
 
     pub(super) fn apply(&self, bulk: &mut Bulk) {
@@ -354,6 +399,7 @@ impl BlockMap {
     pub(super) fn rebuilt(&self, log: &SegmentLog, regions: u32) {
         let mut index = self.index.borrow_mut();
         index.fit();
+        self.residency.fill(&index);
         let mut live = vec![0; regions as usize];
         for entry in index.values() {
             live[log.region_of(entry.location()) as usize] += 1;

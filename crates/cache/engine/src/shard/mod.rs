@@ -15,7 +15,7 @@
 //! | [`tuning`], [`budget`], [`identity`] | settings and policy; the write budget; what never changes |
 //! | [`second_stage`] | whether blocks that stay are compressed again |
 //! | [`sets`] | no state: which of them together |
-//! | [`contents`], [`manifest_reader`], [`region_reader`] | no state: reading what an earlier opening left |
+//! | [`contents`], [`manifest_reader`], [`region_reader`], [`recover_order`] | no state: reading what an earlier opening left |
 //!
 //! An operation that needs several components is a method of the shard. Such methods only call methods of files below their
 //! own (the test `layers` checks that). What concerns a file above is an event that it awaits, such as
@@ -94,6 +94,7 @@ mod read;
 mod reclaim;
 mod reclaimer;
 mod recover;
+mod recover_order;
 mod region_reader;
 mod repack;
 mod resize;
@@ -126,6 +127,7 @@ use self::fragment::Packer;
 use crate::advise::Space;
 use crate::format::extent::FRAGMENT_HEADER_BYTES;
 use crate::format::geometry::{Geometry, REGIONS_MIN};
+use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::host_record::HostRecords;
 use crate::policy::{Allowance, Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
@@ -356,7 +358,7 @@ impl<P: Platform> Shard<P> {
     /// Whether the index has the block. Does not count as a hit.
     #[must_use]
     pub fn is_cached(&self, block: BlockNumber) -> bool {
-        self.map.lookup(self.local(block)).is_some()
+        self.map.peek(self.local(block)).is_some()
     }
 
     /// Drops what its pools did not need since the last call. For a host that calls it from time to time; the buffers of the thread
@@ -622,9 +624,37 @@ impl<P: Platform> Shard<P> {
         self.mode() == Mode::WriteBack || self.dirty_blocks() > 0
     }
 
+    /// Waits until the index page of a block is in memory: see [`BlockMap::load`].
+    async fn load_page(&self, block: LocalBlock) {
+        self.map.load(&self.env, block..LocalBlock(block.0 + 1)).await;
+    }
+
+    /// Waits until the index pages of the blocks that may share a group with a block are in memory.
+    async fn load_four(&self, block: LocalBlock) {
+        let first = block.0 - block.0 % GROUP_BLOCKS_MAX as u64;
+        let four = LocalBlock(first)..LocalBlock(first + GROUP_BLOCKS_MAX as u64);
+        self.map.load(&self.env, four).await;
+    }
+
+    /// Waits until the index pages of blocks of one stripe are in memory.
+    async fn load_pages(&self, blocks: &Range<u64>) {
+        let first = self.local(BlockNumber(blocks.start));
+        let end = LocalBlock(first.0 + blocks.end - blocks.start);
+        self.map.load(&self.env, first..end).await;
+    }
+
+    /// Whether any of these blocks of one stripe is dirty. Their pages have been loaded.
     fn any_dirty(&self, blocks: &Range<u64>) -> bool {
         let mut locals = blocks.clone().map(|block| self.local(BlockNumber(block)));
         self.map.dirty_blocks() > 0 && locals.any(|block| self.map.is_dirty(block))
+    }
+
+    /// The same after loading them, as of the end of the wait.
+    async fn any_dirty_now(&self, blocks: &Range<u64>) -> bool {
+        if self.map.dirty_blocks() > 0 {
+            self.load_pages(blocks).await;
+        }
+        self.any_dirty(blocks)
     }
 }
 

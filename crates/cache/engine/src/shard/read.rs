@@ -70,7 +70,7 @@ impl<P: Platform> Shard<P> {
         let first = offset / BLOCK_BYTES as u64;
         let last = (offset + len as u64 - 1) / BLOCK_BYTES as u64;
         let whole = last < self.whole_blocks();
-        let passes = self.mode() == Mode::PassThrough && !self.any_dirty(&(first..last + 1));
+        let passes = self.mode() == Mode::PassThrough && !self.any_dirty_now(&(first..last + 1)).await;
         if passes || !whole {
             let result = self.origin.read_range(offset, len).await;
             let blocks = last - first + 1;
@@ -128,12 +128,13 @@ impl<P: Platform> Shard<P> {
         if blocks != 1 {
             return Ok(None);
         }
+        self.load_page(block).await;
         // The hit is counted here only if it succeeds; otherwise `read_many` repeats the lookup.
         let entry = self.map.lookup(block);
         let Some(entry) = entry else { return Ok(None) };
         let mut out = IoBuf::new(BLOCK_BYTES);
         Ok(self.load_block(block, entry, &mut out).await?.then(|| {
-            self.map.touch(block, |entry| self.counts_read(entry));
+            self.map.count_use(block, |entry| self.counts_read(entry));
             out
         }))
     }
@@ -146,6 +147,7 @@ impl<P: Platform> Shard<P> {
         bypass: bool,
     ) -> Result<(IoBuf, u64), IoError> {
         let mut out = IoBuf::new(blocks * BLOCK_BYTES);
+        self.map.load(&self.env, run_of(first, blocks)).await;
         let mut found = self.look_up(first, blocks, &mut out)?;
         let hits = std::mem::take(&mut found.hits);
         let (bad, missed) = if hits.is_empty() {
@@ -172,6 +174,7 @@ impl<P: Platform> Shard<P> {
             let mut gone = Vec::new();
             for index in bad {
                 let block = LocalBlock(first.0 + index as u64);
+                self.load_page(block).await;
                 let entry = self.map.lookup(block);
                 let place = &mut out[index * BLOCK_BYTES..][..BLOCK_BYTES];
                 match entry {
@@ -187,7 +190,8 @@ impl<P: Platform> Shard<P> {
         Ok((out, found.blocks))
     }
 
-    /// Looks up the blocks of a request: those in memory go to `out`, the rest are hits on the device or misses.
+    /// Looks up the blocks of a request, whose pages have been loaded: those in memory go to `out`, the rest are hits on the device
+    /// or misses.
     fn look_up(self: &Rc<Self>, first: LocalBlock, blocks: usize, out: &mut [u8]) -> Result<Found, IoError> {
         let mut found = Found::default();
         for index in 0..blocks {
@@ -264,6 +268,7 @@ impl<P: Platform> Shard<P> {
                         out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&block);
                     }
                     Err(error) => {
+                        self.load_page(hit.block).await;
                         lost = lost.and(self.drop_bad(hit.block, hit.entry, error.as_ref()));
                         bad.push(hit.index);
                     }
@@ -323,6 +328,8 @@ impl<P: Platform> Shard<P> {
         missed: &[usize],
         bypass: bool,
     ) -> Result<Vec<(usize, Shared, usize)>, IoError> {
+        // From here to the beginning of each read nothing may await: a block could be read twice.
+        self.map.load(&self.env, missed_of(first, missed)).await;
         let mut runs = self.origin_reads.split(first, missed, &self.order);
         // There is usually one run: no boxed future for it.
         if runs.len() == 1 {
@@ -361,9 +368,9 @@ impl<P: Platform> Shard<P> {
                 count(&self.stats.counters.joined_reads, 1);
                 let Ok(data) = read.joined().await else {
                     // Another block of that read may have caused the failure.
-                    let data = self
-                        .fetch(LocalBlock(first.0 + index as u64), blocks, bypass)
-                        .await?;
+                    let first = LocalBlock(first.0 + index as u64);
+                    self.map.load(&self.env, run_of(first, blocks)).await;
+                    let data = self.fetch(first, blocks, bypass).await?;
                     return Ok(Some((index, data, 0)));
                 };
                 let slice = &data[from * BLOCK_BYTES..(from + blocks) * BLOCK_BYTES];
@@ -372,7 +379,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Reads whole blocks from the origin for all waiting readers, then offers them for admission.
+    /// Reads whole blocks, whose index pages have been loaded, from the origin for all waiting readers, then offers them for admission.
     async fn fetch(
         self: &Rc<Self>,
         first: LocalBlock,
@@ -407,6 +414,19 @@ impl<P: Platform> Shard<P> {
         }
         Ok(data)
     }
+}
+
+fn run_of(first: LocalBlock, blocks: usize) -> Range<LocalBlock> {
+    first..LocalBlock(first.0 + blocks as u64)
+}
+
+/// The range of the blocks with these sorted indexes.
+fn missed_of(first: LocalBlock, missed: &[usize]) -> Range<LocalBlock> {
+    let at = |index: usize| LocalBlock(first.0 + index as u64);
+    missed
+        .first()
+        .zip(missed.last())
+        .map_or(first..first, |(&low, &high)| at(low)..at(high + 1))
 }
 
 type Decoded = Result<IoBuf, Option<FragmentError>>;

@@ -100,7 +100,7 @@ impl<P: Platform> Shard<P> {
         }
         let evacuated = self.evacuate(victim.region).await;
         if evacuated {
-            self.sweep(victim.region);
+            self.sweep(victim.region).await;
             self.free_region(victim).await;
             self.log.hold_for_reclaim(false);
             reclaim.freed(victim.ring);
@@ -143,9 +143,11 @@ impl<P: Platform> Shard<P> {
             if all {
                 // All or none: their records are on the device until the region is free, and the entries of a region whose
                 // reclaim is given up must stay.
-                for dirty in written.iter().filter(|dirty| self.is_still(dirty)) {
-                    self.map.evacuate(&self.log, dirty.block);
-                    count(&self.stats.counters.cleaned_blocks, 1);
+                for dirty in &written {
+                    if self.is_still(dirty).await {
+                        self.map.evacuate(&self.log, dirty.block);
+                        count(&self.stats.counters.cleaned_blocks, 1);
+                    }
                 }
                 self.writeback.note_step();
             } else {
@@ -195,7 +197,7 @@ impl<P: Platform> Shard<P> {
         let mut known = errors.get();
         let mut loaded = self.load_block(dirty.block, dirty.entry, &mut data).await;
         for pause in LOAD_AGAIN {
-            if loaded.is_ok() || !self.is_still(dirty) || self.cache.is_fenced() {
+            if loaded.is_ok() || !self.is_still(dirty).await || self.cache.is_fenced() {
                 break;
             }
             if errors.get() != known {
@@ -233,7 +235,7 @@ impl<P: Platform> Shard<P> {
             },
         };
         loop {
-            if !self.is_still(dirty) {
+            if !self.is_still(dirty).await {
                 return true;
             }
             // The old copy can be read; a new copy that is not sent to the fenced device cannot.
@@ -287,7 +289,9 @@ impl<P: Platform> Shard<P> {
             for (record, at) in located(extent, records) {
                 let place = base + at;
                 let written = Entry::of_record(record, Location::at(start), Location::at(place));
-                if let Some(written) = written {
+                let ours = record.blocks().find(|block| self.is_ours(*block));
+                if let (Some(written), Some(ours)) = (written, ours) {
+                    self.load_four(self.local(ours)).await;
                     self.count_divided(record, written);
                     survivors.extend(record.blocks().filter_map(|block| {
                         self.judge_one(victim.ring, record, block, written, place, keep)
@@ -370,15 +374,18 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Drops the blocks that the index still has in the region: no summary listed them, or they could not be moved.
-    fn sweep(&self, number: u32) {
+    async fn sweep(&self, number: u32) {
         if self.log.live_in(number) == 0 {
             return;
         }
         let here = |entry: Entry| self.log.region_of(entry.location()) == number;
         let left = self.map.pick(|block, entry| here(entry).then_some(block));
         for block in left {
-            self.map.remove(&self.log, block);
-            count(&self.stats.counters.reclaimed_blocks, 1);
+            self.load_page(block).await;
+            if self.map.lookup(block).is_some_and(here) {
+                self.map.remove(&self.log, block);
+                count(&self.stats.counters.reclaimed_blocks, 1);
+            }
         }
     }
 

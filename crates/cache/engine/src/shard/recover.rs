@@ -18,12 +18,13 @@ use super::errors::RecoverError;
 use super::log::{Append, Class, Copies, Region, RegionState, Regions, WRITES_IN_FLIGHT_MAX};
 use super::manifest_reader::{Manifest, ManifestError, ManifestPlace, read_manifest};
 use super::queue::Job;
+use super::recover_order::{Merge, Next};
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::{Platform, Shard};
 use crate::format::extent::{Record, RecordKind};
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, summary_bytes};
-use crate::index::{Change, Entry};
+use crate::index::{Bulk, Change, Entry};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{LocalBlock, Location, STRIPE_BLOCKS, Sequence};
@@ -66,28 +67,32 @@ impl Recovered {
     }
 }
 
-/// A region in use and its contents.
+/// A region in use, whose records have been taken over.
 struct InUse {
     number: u32,
     entry: ManifestEntry,
-    contents: RegionContents,
+    used: u32,
+    last_sequence: Sequence,
+    /// The contents of an open region: it must be closed or freed in the manifest.
+    open: Option<Rc<RegionContents>>,
 }
 
 impl InUse {
-    fn last_sequence(&self) -> Sequence {
-        self.contents
-            .last_sequence()
-            .map_or(self.entry.generation, |last| last.max(self.entry.generation))
-    }
-
-    /// The region must be closed or freed in the manifest.
-    fn is_open(&self) -> bool {
-        self.entry.state == RegionUse::Open
+    fn new(number: u32, entry: ManifestEntry, contents: &Rc<RegionContents>) -> Self {
+        let last = contents.last_sequence().unwrap_or_default();
+        let is_open = entry.state == RegionUse::Open;
+        Self {
+            number,
+            entry,
+            used: contents.used,
+            last_sequence: last.max(entry.generation),
+            open: is_open.then(|| Rc::clone(contents)),
+        }
     }
 }
 
 impl<P: Platform> Shard<P> {
-    /// Rebuilds the index of a shard that has not been started. `tell` is called for every region that was read.
+    /// Rebuilds the index of a shard that has not been started. `tell` is called for every region.
     ///
     /// # Errors
     /// [`RecoverError`]: drop the shard and start the cache cold.
@@ -101,14 +106,12 @@ impl<P: Platform> Shard<P> {
         };
         let manifest = self.load_manifest().await?;
         outcome.bytes_read += manifest.bytes_read;
-        let mut found = self.read_regions(&manifest, &mut outcome, tell).await?;
-        // The order of the generations is the order of the rings.
-        found.sort_by_key(|region| region.entry.generation);
+        let found = self.take_over_records(&manifest, &mut outcome, tell).await?;
         self.check_sequences(&found)?;
         self.check_victim(&found)?;
         self.take_over_regions(&found);
-        self.take_over_records(&found).await;
-        self.drop_reclaimed();
+        self.map.rebuilt(&self.log, self.id.opened.regions_per_shard);
+        self.drop_reclaimed().await;
         self.close_regions(&found).await.map_err(device)?;
         drop(found);
         self.inherit_dirty();
@@ -149,48 +152,95 @@ impl<P: Platform> Shard<P> {
         Ok(manifest)
     }
 
-    /// Reads every region in use.
-    async fn read_regions(
+    /// Reads every region in use, and inserts the records in the order of their extents, so the last record of a block wins. The regions
+    /// are read in the order of their generations, which is also that of the rings; the records of a region are in memory from then on
+    /// until the next one is younger than all of them.
+    async fn take_over_records(
         &self,
         manifest: &Manifest,
         outcome: &mut Recovered,
         tell: impl Fn(),
     ) -> Result<Vec<InUse>, RecoverError> {
         let (shard, guess) = (self.id.number, Guess::default());
+        let mut wanted: Vec<(u32, ManifestEntry)> = (0..).zip(manifest.entries.iter().copied()).collect();
+        wanted.retain(|(_, entry)| !matches!(entry.state, RegionUse::Free | RegionUse::Recovering));
+        (wanted.len()..manifest.entries.len()).for_each(|_| tell());
+        wanted.sort_by_key(|(_, entry)| entry.generation);
+        let bytes = wanted.iter().map(|(_, entry)| u64::from(entry.len)).sum();
+        let (mut merge, mut found) = (Merge::new(self.map.bulk(), bytes), Vec::new());
         let guess = &guess;
-        let reads = (0..).zip(&manifest.entries).map(async |(number, entry)| {
-            let read = match entry.state {
-                RegionUse::Free | RegionUse::Recovering => None,
-                _ => Some(read_region(self.cache.device(), &self.id.region(number), entry, guess).await),
-            };
-            (number, *entry, read)
+        let reads = wanted.iter().map(async |&(number, entry)| {
+            let place = self.id.region(number);
+            (
+                number,
+                entry,
+                read_region(self.cache.device(), &place, &entry, guess).await,
+            )
         });
-        let mut reads = iter(reads).buffer_unordered(SCANS_MAX);
-        let mut found = Vec::new();
+        let mut reads = iter(reads).buffered(SCANS_MAX);
         while let Some((number, entry, read)) = reads.next().await {
             tell();
-            let contents = match read.transpose() {
-                Ok(None) => continue,
-                Ok(Some(Found::Contents(contents))) => contents,
-                Ok(Some(Found::Damaged(what))) => return Err(RecoverError::Damaged { shard, what }),
+            let contents = match read {
+                Ok(Found::Contents(contents)) => Rc::new(contents),
+                Ok(Found::Damaged(what)) => return Err(RecoverError::Damaged { shard, what }),
                 Err(source) => return Err(RecoverError::Device { shard, source }),
             };
             outcome.bytes_read += contents.bytes_read;
             outcome.regions += u64::from(contents.used > 0);
             outcome.records += contents.records.len() as u64;
-            found.push(InUse {
-                number,
-                entry,
-                contents,
-            });
+            found.push(InUse::new(number, entry, &contents));
+            merge.add(number, contents);
+            let next = wanted.get(found.len()).map(|(_, entry)| entry.generation);
+            while let Some(extent) = merge.next_before(next) {
+                self.take_over_extent(&extent, &mut merge.bulk);
+                if merge.bulk.len() >= BATCH_RECORDS {
+                    self.apply(&mut merge);
+                    self.env.yield_now().await;
+                }
+            }
         }
+        self.apply(&mut merge);
         Ok(found)
+    }
+
+    fn apply(&self, merge: &mut Merge) {
+        if self.map.len() == 0 {
+            self.map.reserve(merge.expected());
+        }
+        self.map.apply(&mut merge.bulk);
+    }
+
+    fn take_over_extent(
+        &self,
+        Next {
+            region,
+            contents,
+            extent,
+            first,
+        }: &Next,
+        bulk: &mut Bulk,
+    ) {
+        let extent = &contents.extents[*extent];
+        let base = u64::from(*region) * self.id.layout.region_bytes;
+        let start = base + u64::from(extent.offset);
+        let records = &contents.records[*first..*first + usize::from(extent.record_count)];
+        for (record, at) in located(extent, records) {
+            let Some(change) = change_of(record, start, base + at) else {
+                continue;
+            };
+            for block in record.blocks() {
+                let (shard, local) = block.in_shard(self.id.layout.shard_count);
+                if block.0 < self.whole_blocks() && shard == self.id.number {
+                    bulk.push(local, change);
+                }
+            }
+        }
     }
 
     /// Refuses numbers that no cache can reach: flaz did not write them, and new numbers must be higher than all existing ones.
     fn check_sequences(&self, found: &[InUse]) -> Result<(), RecoverError> {
         let shard = self.id.number;
-        let last = found.iter().map(|region| (region.last_sequence(), region.number));
+        let last = found.iter().map(|region| (region.last_sequence, region.number));
         match last.max() {
             Some((last, region)) if last > Sequence::MAX_READ => Err(RecoverError::Damaged {
                 shard,
@@ -206,7 +256,7 @@ impl<P: Platform> Shard<P> {
 
     /// Checks that at most one region was being reclaimed, the oldest of its ring.
     fn check_victim(&self, found: &[InUse]) -> Result<(), RecoverError> {
-        let used = || found.iter().filter(|region| region.contents.used > 0);
+        let used = || found.iter().filter(|region| region.used > 0);
         let mut victims = used().filter(|region| region.entry.state == RegionUse::Reclaiming);
         let Some(victim) = victims.next() else {
             return Ok(());
@@ -225,14 +275,14 @@ impl<P: Platform> Shard<P> {
     }
 
     fn take_over_regions(&self, found: &[InUse]) {
-        let used = || found.iter().filter(|region| region.contents.used > 0);
+        let used = || found.iter().filter(|region| region.used > 0);
         let mut table = vec![Region::FREE; self.id.opened.regions_per_shard as usize];
         for region in used() {
             table[region.number as usize] = Region {
                 state: RegionState::Full,
                 ring: region.entry.ring,
                 generation: region.entry.generation,
-                used: region.contents.used,
+                used: region.used,
                 live: 0,
             };
         }
@@ -244,7 +294,11 @@ impl<P: Platform> Shard<P> {
         for region in used() {
             regions.enter_ring(region.number);
         }
-        let last = found.iter().map(InUse::last_sequence).max().unwrap_or_default();
+        let last = found
+            .iter()
+            .map(|region| region.last_sequence)
+            .max()
+            .unwrap_or_default();
         // The numbers of this epoch are higher than any that an earlier epoch can have used.
         let next_sequence = self.log.next_sequence().max(Sequence(last.0 + 1));
         self.log.inherit(regions, next_sequence);
@@ -261,53 +315,9 @@ impl<P: Platform> Shard<P> {
         self.reclaimer.note_unfinished(ring);
     }
 
-    /// Inserts records in the order of their extents, so the last record of a block wins.
-    async fn take_over_records(&self, found: &[InUse]) {
-        let mut order: Vec<(Sequence, u32, u32, usize)> = Vec::new();
-        for (region, InUse { contents, .. }) in found.iter().enumerate() {
-            let mut first = 0;
-            for (extent, entry) in contents.extents.iter().enumerate() {
-                order.push((entry.sequence, region as u32, extent as u32, first));
-                first += usize::from(entry.record_count);
-            }
-        }
-        order.sort_unstable();
-        if planted(PlantedBug::RecordsOutOfOrder) {
-            order.reverse();
-        }
-        let total: usize = found.iter().map(|region| region.contents.records.len()).sum();
-        let room = total.min(BATCH_RECORDS + usize::from(u16::MAX));
-        let mut bulk = self.map.reserve(total, room);
-        for (_, region, extent, first) in order {
-            let InUse { number, contents, .. } = &found[region as usize];
-            let extent = &contents.extents[extent as usize];
-            let base = u64::from(*number) * self.id.layout.region_bytes;
-            let start = base + u64::from(extent.offset);
-            let records = &contents.records[first..first + usize::from(extent.record_count)];
-            for (record, at) in located(extent, records) {
-                let Some(change) = change_of(record, start, base + at) else {
-                    continue;
-                };
-                for block in record.blocks() {
-                    let (shard, local) = block.in_shard(self.id.layout.shard_count);
-                    if block.0 < self.whole_blocks() && shard == self.id.number {
-                        bulk.push(local, change);
-                    }
-                }
-            }
-            if bulk.len() >= BATCH_RECORDS {
-                self.map.apply(&mut bulk);
-                self.env.yield_now().await;
-            }
-        }
-        self.map.apply(&mut bulk);
-        drop(bulk);
-        self.map.rebuilt(&self.log, self.id.opened.regions_per_shard);
-    }
-
     /// Drops the clean blocks of a region that was being reclaimed: some may have been dropped before the crash and written
     /// to the origin since. No older record of them exists, because they are in the oldest region of their ring.
-    fn drop_reclaimed(&self) {
+    async fn drop_reclaimed(&self) {
         let Some(victim) = self.log.victim() else { return };
         if planted(PlantedBug::ReclaimedKept) {
             return;
@@ -315,6 +325,7 @@ impl<P: Platform> Shard<P> {
         let clean = |entry: Entry| !entry.dirty() && self.log.region_of(entry.location()) == victim;
         let dropped = self.map.pick(|block, entry| clean(entry).then_some(block));
         for block in dropped {
+            self.load_page(block).await;
             self.map.remove(&self.log, block);
         }
     }
@@ -322,24 +333,34 @@ impl<P: Platform> Shard<P> {
     /// Closes open regions: their contents are what was found now, whatever can be read the next time. Each gets a summary, so
     /// the next reader need not walk its extents.
     async fn close_regions(&self, found: &[InUse]) -> Result<(), DeviceError> {
-        let open: Vec<&InUse> = found.iter().filter(|region| region.is_open()).collect();
+        let contents = |region: &'_ InUse| {
+            region
+                .open
+                .clone()
+                .map(|contents| (region.number, region.entry, contents))
+        };
+        let open: Vec<_> = found.iter().filter_map(contents).collect();
         if open.is_empty() {
             return Ok(());
         }
-        for region in open.iter().filter(|region| region.contents.used > 0) {
-            self.write_summary(region).await?;
+        for (number, entry, contents) in open.iter().filter(|(.., contents)| contents.used > 0) {
+            self.write_summary(*number, entry, contents).await?;
         }
         // The extents found may still be in the device's volatile cache, and the manifest is about to call them stable.
         self.cache.flush().await?;
-        let regions: Vec<u32> = open.iter().map(|region| region.number).collect();
+        let regions: Vec<u32> = open.iter().map(|(number, ..)| *number).collect();
         self.log
             .write_manifest(&self.cache, &regions, Copies::BothStable)
             .await
     }
 
-    async fn write_summary(&self, region: &InUse) -> Result<(), DeviceError> {
-        let start = self.id.position_of(region.number);
-        let contents = &region.contents;
+    async fn write_summary(
+        &self,
+        number: u32,
+        entry: &ManifestEntry,
+        contents: &RegionContents,
+    ) -> Result<(), DeviceError> {
+        let start = self.id.position_of(number);
         let len = summary_bytes(
             contents.extents.len(),
             contents.records.len(),
@@ -352,8 +373,8 @@ impl<P: Platform> Shard<P> {
         let summary = Summary {
             cache: self.id.cache_id,
             shard: self.id.number,
-            ring: region.entry.ring,
-            generation: region.entry.generation,
+            ring: entry.ring,
+            generation: entry.generation,
             position: start,
             extents: contents.extents.clone(),
             records: contents.records.clone(),
@@ -367,7 +388,7 @@ impl<P: Platform> Shard<P> {
     /// The clean blocks of stripes whose intent is set, and their locations, in address order, because they are logged. Also
     /// blocks that look dirty in a cache that has no dirty blocks: their *cleaned* record is damaged, or this record is forged,
     /// and the origin has the right data.
-    fn intended(&self) -> Vec<(LocalBlock, Ring)> {
+    async fn intended(&self) -> Vec<(LocalBlock, Ring)> {
         let unknown = self.map.dirty_blocks() > 0 && !self.id.may_be_dirty;
         let intended = |block: LocalBlock, entry: Entry| {
             if unknown && entry.dirty() {
@@ -380,12 +401,16 @@ impl<P: Platform> Shard<P> {
         };
         // A few stripes are looked up block by block. If most are set, a pass over the index is faster.
         if !unknown && self.intents.set_count() < self.map.len() as u64 / STRIPE_BLOCKS {
-            let stripes = self.intents.set_stripes().into_iter();
-            return stripes
-                .flat_map(|stripe| (stripe * STRIPE_BLOCKS..).take(STRIPE_BLOCKS as usize))
-                .map(LocalBlock)
-                .filter_map(|block| intended(block, self.map.lookup(block)?))
-                .collect();
+            let mut found = Vec::new();
+            for stripe in self.intents.set_stripes() {
+                let blocks = stripe * STRIPE_BLOCKS..(stripe + 1) * STRIPE_BLOCKS;
+                self.map
+                    .load(&self.env, LocalBlock(blocks.start)..LocalBlock(blocks.end))
+                    .await;
+                let blocks = blocks.map(LocalBlock);
+                found.extend(blocks.filter_map(|block| intended(block, self.map.lookup(block)?)));
+            }
+            return found;
         }
         let mut found = self.map.pick(intended);
         found.sort_unstable_by_key(|(block, _)| *block);
@@ -395,8 +420,9 @@ impl<P: Platform> Shard<P> {
     /// Drops the blocks of stripes whose intent is set, and appends tombstones for them as far as there is space. The rest is
     /// left to the shard's tasks. The bits stay set until the tombstones are stable. No write is in flight on return.
     pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
-        let intended = self.intended();
+        let intended = self.intended().await;
         for (block, _) in &intended {
+            self.load_page(*block).await;
             self.map.remove(&self.log, *block);
         }
         let mut dropped = Ok(intended.len() as u64);

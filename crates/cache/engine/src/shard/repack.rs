@@ -157,6 +157,9 @@ impl<P: Platform> Shard<P> {
     /// What to do with the members of a four that stay.
     async fn set_of(self: &Rc<Self>, mut four: Vec<Member>, wider: &Wider<'_>) -> Vec<Set> {
         four.retain(|member| member.stored.is_none_or(|stored| self.second_stage.tries(stored)));
+        if let Some(member) = four.first() {
+            self.load_four(member.kept.survivor.block).await;
+        }
         let guests = self.guests(&four, wider);
         if guests.is_empty() && is_whole_group(&four) {
             return Vec::new();
@@ -180,7 +183,7 @@ impl<P: Platform> Shard<P> {
         vec![Set { members, together }]
     }
 
-    /// Neighbours elsewhere that may be stored along with a four.
+    /// Neighbours elsewhere that may be stored along with a four, whose index pages have been loaded.
     fn guests(&self, four: &[Member], wider: &Wider<'_>) -> Vec<Survivor> {
         let Some(one) = four.first() else {
             return Vec::new();
@@ -239,8 +242,9 @@ impl<P: Platform> Shard<P> {
         let hit = self.hit(0, block, entry);
         let pin = self.log.pin(location);
         let read = self.read_cache(hit.start, hit.end - hit.start).await;
-        drop(pin);
         let Ok((data, at)) = read else {
+            self.load_page(block).await;
+            drop(pin);
             // Otherwise each reclaim of a neighbour would read it again, and its errors would fence the device. It is clean.
             let _ = self.drop_bad(block, entry, None);
             return None;
@@ -272,6 +276,7 @@ impl<P: Platform> Shard<P> {
             let members = &outcome.set.members;
             for (at, error) in outcome.damaged {
                 let Survivor { block, entry, .. } = members[at].kept.survivor;
+                self.load_page(block).await;
                 // A dirty block is not tried, and this one is clean, so there is no error to pass on.
                 let _ = self.drop_bad(block, entry, Some(&error));
             }

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use flaz_device::{DeviceError, Env, IoBuf};
 
-use super::log::{Copies, Lsn, PendingWrite, WriteId};
+use super::log::{Copies, PendingWrite, WriteId};
 use super::{Platform, Shard};
 use crate::format::extent::{ExtentHeader, Record, RecordKind};
 use crate::planted::{PlantedBug, planted};
+use crate::policy::Ring;
 use crate::stats::{count, raise};
 use crate::units::{Location, UNIT_BYTES};
 
@@ -29,7 +30,7 @@ impl<P: Platform> Shard<P> {
                     true => Some(shard.write_out(id, bytes).await),
                     false => None,
                 };
-                shard.write_ended(id, result);
+                shard.write_ended(id, result).await;
                 shard.pump_writes();
             });
         }
@@ -105,7 +106,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Handles the end of a write. `result` is none if it was withheld.
-    fn write_ended(self: &Rc<Self>, id: WriteId, result: Option<Result<(), DeviceError>>) {
+    async fn write_ended(self: &Rc<Self>, id: WriteId, result: Option<Result<(), DeviceError>>) {
         let there = matches!(result, Some(Ok(())));
         if let Some(Err(error)) = result {
             self.cache_error(&error);
@@ -113,9 +114,13 @@ impl<P: Platform> Shard<P> {
         match id {
             WriteId::Extent(_) if there => count(&self.stats.counters.extents_written, 1),
             WriteId::Extent(lsn) => {
-                self.drop_extent(lsn);
+                let lost = self.log.records_of(lsn);
                 // Recovery finds nothing behind a missing extent: the next records go to another region.
                 self.log.abandon(lsn);
+                // Until the write has ended, no extent behind it has landed.
+                if let Some((ring, start, records)) = lost {
+                    self.drop_extent(ring, start, records).await;
+                }
             }
             WriteId::Opening { .. } | WriteId::Summary { .. } => {}
         }
@@ -132,14 +137,12 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Drops the blocks of an extent that did not reach the device.
-    fn drop_extent(self: &Rc<Self>, lsn: Lsn) {
-        let Some((ring, start, records)) = self.log.records_of(lsn) else {
-            return;
-        };
+    async fn drop_extent(self: &Rc<Self>, ring: Ring, start: Location, records: Vec<u64>) {
         let end = Location(start.0 + u64::from(self.id.layout.extent_bytes) / UNIT_BYTES);
         let records = records.into_iter().filter_map(|bits| Record::unpack(bits).ok());
         for (record, block) in records.flat_map(|record| record.blocks().map(move |block| (record, block))) {
             let block = self.local(block);
+            self.load_page(block).await;
             let entry = self.map.lookup(block);
             match entry {
                 // A writer of a dirty block handles the failure itself, and a moved dirty block is still at its old location.

@@ -82,7 +82,7 @@ impl<P: Platform> Shard<P> {
         let blocks = touched(offset, len);
         let (slot, lock) = loop {
             let (slot, lock) = self.enter_write(&blocks).await?;
-            if !self.must_write_back(&blocks, bypass) {
+            if !self.must_write_back(&blocks, bypass).await {
                 break (slot, lock);
             }
             drop(slot);
@@ -107,11 +107,13 @@ impl<P: Platform> Shard<P> {
             let slot = self.queue.reserve(&self.stats).await;
             let data = IoBuf::copy_of(&data);
             let known = vec![true; (blocks.end - blocks.start) as usize];
+            self.load_pages(&blocks).await;
             self.after_change(&blocks, slot, Some(Staged { data, known }), bypass);
         }
         let fua = fua && !planted(PlantedBug::FuaDropped);
         let (data, result) = self.origin.write(offset, data, fua).await;
         self.origin.shared().wrote();
+        self.load_pages(&blocks).await;
         if !planted(PlantedBug::ClockTickedOnce) {
             lock.bump();
         }
@@ -165,7 +167,7 @@ impl<P: Platform> Shard<P> {
         }
         let blocks = touched(inner.start, inner.end - inner.start);
         let (slot, lock) = self.enter_write(&blocks).await?;
-        if self.any_dirty(&blocks) {
+        if self.any_dirty_now(&blocks).await {
             // The origin's old data under a dirty block must not become visible: the range becomes zeroes, which the writeback
             // worker writes as zeroes.
             drop((slot, lock));
@@ -178,6 +180,7 @@ impl<P: Platform> Shard<P> {
         let len = inner.end - inner.start;
         let result = self.origin.discard(inner.start, len, fua).await;
         self.origin.shared().wrote();
+        self.load_pages(&blocks).await;
         lock.bump();
         let changed = if planted(PlantedBug::TrimKeepsCopy) {
             0..0
@@ -215,7 +218,7 @@ impl<P: Platform> Shard<P> {
         let started = self.env.now();
         let blocks = touched(offset, len);
         let (slot, lock) = self.enter_write(&blocks).await?;
-        if self.any_dirty(&blocks) {
+        if self.any_dirty_now(&blocks).await {
             drop((slot, lock));
             return self.write(offset, IoBuf::zeroed(len as usize), fua, true).await;
         }
@@ -223,6 +226,7 @@ impl<P: Platform> Shard<P> {
         lock.bump();
         let result = self.origin.write_zeroes(offset, len, may_unmap, fua).await;
         self.origin.shared().wrote();
+        self.load_pages(&blocks).await;
         lock.bump();
         self.after_change(&blocks, slot, None, true);
         drop(intent);
@@ -259,6 +263,7 @@ impl<P: Platform> Shard<P> {
             return false;
         }
         let local = self.local(BlockNumber(block));
+        self.load_page(local).await;
         let entry = self.map.lookup(local);
         let Some(entry) = entry else { return false };
         matches!(
@@ -267,8 +272,8 @@ impl<P: Platform> Shard<P> {
         )
     }
 
-    /// Drops the cached copies of changed blocks and queues their new contents (`staged`, as far as known and admitted) or their
-    /// tombstones.
+    /// Drops the cached copies of changed blocks, whose index pages have been loaded, and queues their new contents (`staged`, as far
+    /// as known and admitted) or their tombstones.
     fn after_change(&self, blocks: &Range<u64>, slot: JobSlot, staged: Option<Staged>, bypass: bool) {
         let admit = matches!(self.mode(), Mode::WriteThrough | Mode::WriteBack) && !self.is_stopping();
         let allowance = self.allowance();

@@ -49,10 +49,15 @@ impl<P: Platform> Shard<P> {
         })
     }
 
-    /// Whether the block still has the same entry.
-    pub(super) fn is_still(&self, dirty: &Dirty) -> bool {
-        let entry = self.map.lookup(dirty.block);
-        let now = entry.and_then(|entry| self.dirty_now(dirty.block, entry));
+    /// The block, if it is dirty now, with its entry as of the end of the wait.
+    pub(super) async fn find_dirty(&self, block: LocalBlock) -> Option<Dirty> {
+        self.load_page(block).await;
+        self.dirty_now(block, self.map.lookup(block)?)
+    }
+
+    /// Whether the block still has the same entry, as of the end of the wait.
+    pub(super) async fn is_still(&self, dirty: &Dirty) -> bool {
+        let now = self.find_dirty(dirty.block).await;
         now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.generation == dirty.generation)
     }
 
@@ -201,7 +206,8 @@ impl<P: Platform> Shard<P> {
 
     /// Reads a block whose entry is unchanged.
     async fn load_dirty(self: &Rc<Self>, dirty: &Dirty, place: &mut [u8]) -> bool {
-        self.is_still(dirty) && matches!(self.load_block(dirty.block, dirty.entry, place).await, Ok(true))
+        self.is_still(dirty).await
+            && matches!(self.load_block(dirty.block, dirty.entry, place).await, Ok(true))
     }
 
     /// Makes the *cleaned* records of these blocks stable before newer data goes directly to the origin: otherwise recovery

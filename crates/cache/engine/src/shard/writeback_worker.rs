@@ -229,8 +229,10 @@ impl<P: Platform> Shard<P> {
         let nearest = self.map.next_dirty(&self.env, cursor, blocks, GATHER_BLOCKS_MAX);
         let (nearest, everything) = nearest.await;
         // Reclaim may have written some to the origin meanwhile: a short list is not proof that these are all.
-        let now = |block| self.dirty_now(block, self.map.lookup(block)?);
-        let found = nearest.into_iter().filter_map(now).collect();
+        let mut found = Vec::with_capacity(nearest.len());
+        for block in nearest {
+            found.extend(self.find_dirty(block).await);
+        }
         (found, everything)
     }
 
@@ -239,7 +241,7 @@ impl<P: Platform> Shard<P> {
     async fn clean_batch(self: &Rc<Self>, batch: &[Dirty]) -> Result<Option<&'static str>, IoError> {
         let started = self.env.now();
         let counters = &self.stats.counters;
-        let mut left = self.still_dirty(batch);
+        let mut left = self.still_dirty(batch).await;
         let mut outcome = Ok(None);
         for _ in 0..CLEAN_ROUNDS_MAX {
             if left.is_empty() {
@@ -251,8 +253,11 @@ impl<P: Platform> Shard<P> {
                 self.record_cleaned(dirty).await;
             }
             // A block that could not be read earlier in the pass may be readable now, and is then no longer counted as damaged.
-            let unread = left.iter().any(|dirty| self.is_still(dirty));
-            left = self.still_dirty(&left);
+            let mut unread = false;
+            for dirty in &left {
+                unread = unread || self.is_still(dirty).await;
+            }
+            left = self.still_dirty(&left).await;
             let settled = left.is_empty() || counters.dirty_moved_blocks.get() == moved;
             outcome = result.map(|()| match settled {
                 true => unread.then_some(LEFT_FAILED),
@@ -268,15 +273,18 @@ impl<P: Platform> Shard<P> {
     }
 
     /// The dirty ones of these blocks, with their present entries.
-    fn still_dirty(&self, blocks: &[Dirty]) -> Vec<Dirty> {
-        let now = |dirty: &Dirty| self.dirty_now(dirty.block, self.map.lookup(dirty.block)?);
-        blocks.iter().filter_map(now).collect()
+    async fn still_dirty(&self, blocks: &[Dirty]) -> Vec<Dirty> {
+        let mut still = Vec::with_capacity(blocks.len());
+        for dirty in blocks {
+            still.extend(self.find_dirty(dirty.block).await);
+        }
+        still
     }
 
     /// Appends a *cleaned* record for a block if its version is still the one written to the origin.
     async fn record_cleaned(self: &Rc<Self>, dirty: &Dirty) {
         let block = dirty.block;
-        while self.is_still(dirty) {
+        while self.is_still(dirty).await {
             let ring = self.log.ring_at(dirty.entry.location());
             let global = self.global(block);
             let appended = self.log.append(ring, global, Append::Cleaned, Class::Client);

@@ -1,13 +1,17 @@
-//! Deliberate defects, all of which the simulation must find.
+//! Deliberate defects, all of which the simulation must find; and a model of an index that is larger than memory, which must change
+//! nothing.
 
-use flaz_engine::planted::{PlantedBug, plant};
+use flaz_engine::planted::{PlantedBug, page_index, plant};
 
 use super::workload::{Scenario, Shape, with_resizes};
-use super::{explore_bases, groups, number_from_env};
+use super::{Counts, Failure, explore_bases, groups, number_from_env};
 use flaz_engine::settings::Mode;
 
 /// Crash states within which each defect must be found: less than a minute on two cores.
 const STATES_MAX: u64 = 50_000;
+
+/// Crash states with a paged index.
+const PAGED_STATES: u64 = 20_000;
 
 /// One flush in 200 must be one that data depends on when the power fails.
 fn states_max(bug: PlantedBug) -> u64 {
@@ -62,4 +66,24 @@ fn planted_bugs_are_found() {
         }
     }
     assert_eq!(missed, [], "planted and not found");
+}
+
+/// Explores lives with a paged index, which the shards have beside their table.
+fn explore_paged(goal: u64, bug: Option<PlantedBug>) -> (Counts, Option<Failure>) {
+    let prepare = || {
+        page_index(true);
+        plant(bug);
+    };
+    explore_bases(goal, &prepare, &|_| {}, &|turn| turn)
+}
+
+/// Each use of the index follows a load of its page, without an await in between, and no wait for a page breaks an order.
+#[test]
+fn index_pages_are_loaded_before_use() {
+    let goal = number_from_env("FLAZ_CRASH_STATES").unwrap_or(PAGED_STATES);
+    if let (counts, Some(failure)) = explore_paged(goal, None) {
+        panic!("after {} crash states: {failure}", counts.states);
+    }
+    let (_, failure) = explore_paged(goal, Some(PlantedBug::PageNotLoaded));
+    assert!(failure.is_some(), "a page that was not loaded is not missed");
 }

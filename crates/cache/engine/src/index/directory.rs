@@ -1,0 +1,249 @@
+//! The directory of a paged index: for each page its first block, and where it is. 16 bytes a page, in chunks, so that a new page moves
+//! few others.
+//!
+//! Invariants: pages ascend by first block; the first page begins with block 0, so each block has one page: the last one that does not
+//! begin behind it.
+
+use crate::units::LocalBlock;
+
+/// Most pages of a chunk.
+const CHUNK_PAGES_MAX: usize = 512;
+const IN_MEMORY: u64 = 1 << 63;
+
+/// Where a page is on the device, and the checksum of its bytes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Number of its slot.
+    pub slot: u32,
+    /// CRC-32C of the whole page. It makes an older version of the page, and another page, as invalid as damage.
+    pub checksum: u32,
+}
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In memory, in the frame with this number.
+    Frame(u32),
+    Away(Saved),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    /// The first block, and [`IN_MEMORY`].
+    first: u64,
+    /// A frame or a slot.
+    at: u32,
+    checksum: u32,
+}
+
+const _: () = assert!(size_of::<Page>() == 16);
+
+impl Page {
+    fn new(first: LocalBlock, place: Place) -> Self {
+        let (mark, at, checksum) = match place {
+            Place::Frame(frame) => (IN_MEMORY, frame, 0),
+            Place::Away(Saved { slot, checksum }) => (0, slot, checksum),
+        };
+        let first = first.0 | mark;
+        Self { first, at, checksum }
+    }
+
+    fn first(self) -> LocalBlock {
+        LocalBlock(self.first & !IN_MEMORY)
+    }
+
+    fn place(self) -> Place {
+        let Self { first, at, checksum } = self;
+        match first & IN_MEMORY {
+            0 => Place::Away(Saved { slot: at, checksum }),
+            _ => Place::Frame(at),
+        }
+    }
+}
+
+/// A page of the directory, until the next change of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    chunk: usize,
+    at: usize,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Directory {
+    /// Never without a chunk, no chunk without a page.
+    chunks: Vec<Vec<Page>>,
+    len: usize,
+}
+
+impl Directory {
+    /// With one page, which begins with block 0.
+    pub(super) fn new(place: Place) -> Self {
+        Self {
+            chunks: vec![vec![Page::new(LocalBlock(0), place)]],
+            len: 1,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let pages: usize = self.chunks.iter().map(Vec::capacity).sum();
+        pages * size_of::<Page>() + self.chunks.capacity() * size_of::<Vec<Page>>()
+    }
+
+    /// The page of a block.
+    pub(super) fn find(&self, block: LocalBlock) -> Position {
+        let behind = self.chunks.partition_point(|chunk| chunk[0].first() <= block);
+        let chunk = behind.checked_sub(1).expect("the first page begins with block 0");
+        let behind = self.chunks[chunk].partition_point(|page| page.first() <= block);
+        Position {
+            chunk,
+            at: behind - 1,
+        }
+    }
+
+    fn page(&self, at: Position) -> Page {
+        self.chunks[at.chunk][at.at]
+    }
+
+    pub(super) fn first(&self, at: Position) -> LocalBlock {
+        self.page(at).first()
+    }
+
+    pub(super) fn place(&self, at: Position) -> Place {
+        self.page(at).place()
+    }
+
+    pub(super) fn set_place(&mut self, at: Position, place: Place) {
+        let page = &mut self.chunks[at.chunk][at.at];
+        *page = Page::new(page.first(), place);
+    }
+
+    pub(super) fn next(&self, at: Position) -> Option<Position> {
+        let Position { chunk, at } = at;
+        if at + 1 < self.chunks[chunk].len() {
+            return Some(Position { chunk, at: at + 1 });
+        }
+        (chunk + 1 < self.chunks.len()).then_some(Position {
+            chunk: chunk + 1,
+            at: 0,
+        })
+    }
+
+    pub(super) fn previous(&self, at: Position) -> Option<Position> {
+        let Position { chunk, at } = at;
+        if let Some(at) = at.checked_sub(1) {
+            return Some(Position { chunk, at });
+        }
+        let chunk = chunk.checked_sub(1)?;
+        let at = self.chunks[chunk].len() - 1;
+        Some(Position { chunk, at })
+    }
+
+    /// Adds a page, which begins behind the first block of the page at `at` and before the next page.
+    pub(super) fn insert_behind(&mut self, at: Position, first: LocalBlock, place: Place) {
+        assert!(first > self.first(at), "pages ascend");
+        assert!(
+            self.next(at).is_none_or(|next| first < self.first(next)),
+            "pages ascend"
+        );
+        let chunk = &mut self.chunks[at.chunk];
+        chunk.insert(at.at + 1, Page::new(first, place));
+        self.len += 1;
+        if chunk.len() > CHUNK_PAGES_MAX {
+            // Pages that are added in order leave full chunks behind.
+            let is_last = at.at + 2 == chunk.len();
+            let split = if is_last {
+                CHUNK_PAGES_MAX
+            } else {
+                CHUNK_PAGES_MAX / 2
+            };
+            let upper = chunk.split_off(split);
+            chunk.shrink_to_fit();
+            self.chunks.insert(at.chunk + 1, upper);
+        }
+    }
+
+    /// Removes a page, but not the first one. Its blocks belong to the page before it.
+    pub(super) fn remove(&mut self, at: Position) {
+        assert!(self.first(at).0 > 0, "the first page stays");
+        self.chunks[at.chunk].remove(at.at);
+        self.len -= 1;
+        self.join_chunks(at.chunk);
+    }
+
+    /// A chunk has become smaller.
+    fn join_chunks(&mut self, chunk: usize) {
+        for low in [Some(chunk), chunk.checked_sub(1)].into_iter().flatten() {
+            let together = |pair: &[Vec<Page>]| pair[0].len() + pair[1].len();
+            if self
+                .chunks
+                .get(low..low + 2)
+                .is_some_and(|pair| together(pair) <= CHUNK_PAGES_MAX / 2)
+            {
+                let upper = self.chunks.remove(low + 1);
+                self.chunks[low].extend(upper);
+            }
+        }
+        self.chunks.retain(|chunk| !chunk.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn the_directory_agrees_with_a_map() {
+        let place = |n: u64| match n % 3 {
+            0 => Place::Frame(n as u32),
+            _ => Place::Away(Saved {
+                slot: n as u32,
+                checksum: !n as u32,
+            }),
+        };
+        let mut directory = Directory::new(place(0));
+        let mut model = BTreeMap::from([(0, place(0))]);
+        let mut random = flaz_random::Random::new(5);
+        for step in 1..60_000_u64 {
+            // Grows to thousands of pages, and shrinks again.
+            let grows = random.below(100) < if step < 30_000 { 65 } else { 35 };
+            let block = LocalBlock(random.below(1 << 20));
+            let at = directory.find(block);
+            let (&first, &expected) = model.range(..=block.0).next_back().expect("block 0");
+            assert_eq!((directory.first(at).0, directory.place(at)), (first, expected));
+            let next = directory.next(at);
+            let expected = model.range(first + 1..).next().map(|(first, _)| *first);
+            assert_eq!(next.map(|next| directory.first(next).0), expected);
+            assert!(next.is_none_or(|next| directory.previous(next) == Some(at)));
+            if grows && block.0 > first {
+                directory.insert_behind(at, block, place(step));
+                model.insert(block.0, place(step));
+            } else if !grows && first > 0 {
+                directory.remove(at);
+                model.remove(&first);
+            } else {
+                directory.set_place(at, place(step));
+                model.insert(first, place(step));
+            }
+            assert_eq!(directory.len(), model.len());
+        }
+        assert!(directory.chunks.iter().all(|chunk| !chunk.is_empty()));
+    }
+
+    #[test]
+    fn a_page_takes_little_memory() {
+        let mut directory = Directory::new(Place::Frame(0));
+        for n in 1..100_000 {
+            let at = directory.find(LocalBlock(4 * n));
+            directory.insert_behind(at, LocalBlock(4 * n), Place::Frame(0));
+        }
+        let each = directory.memory_bytes() as f64 / directory.len() as f64;
+        assert!(each < 16.5, "{each}");
+    }
+}

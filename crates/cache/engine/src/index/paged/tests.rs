@@ -1,0 +1,244 @@
+use std::collections::BTreeMap;
+
+use flaz_random::Random;
+
+use super::super::Index;
+use super::*;
+use crate::units::Location;
+
+/// The device: what was written to each slot, and what was there before.
+#[derive(Default)]
+struct Device(BTreeMap<u32, Vec<Vec<u8>>>);
+
+impl Device {
+    fn write(&mut self, write: &PageWrite) {
+        self.0.entry(write.slot()).or_default().push(write.bytes.clone());
+    }
+
+    fn read(&self, slot: u32) -> &[u8] {
+        self.0[&slot].last().expect("it was written")
+    }
+}
+
+/// Brings the page of a block into memory.
+fn load(index: &mut PagedIndex, device: &mut Device, block: LocalBlock) {
+    while !index.make_room() {
+        let writes = index.begin_writes(8);
+        assert!(!writes.is_empty(), "there are slots");
+        for write in writes {
+            device.write(&write);
+            index.end_write(&write, true);
+        }
+    }
+    for read in index.missing(block..LocalBlock(block.0 + 1)) {
+        let bytes = device.read(read.slot()).to_vec();
+        index.put(read, &bytes).expect("it was written");
+    }
+}
+
+fn entry(random: &mut Random, block: LocalBlock, step: u64) -> Entry {
+    let dirty = random.below(4) == 0;
+    match random.below(6) {
+        0 => Entry::same_filled(Location(64 * step), step as u8).with_dirty(dirty),
+        // Members of one group have the same place.
+        1 | 2 => Entry::group(Location(64 * (1 + block.0 / 4 % 1000)), 5000),
+        _ => Entry::fragment(Location(step + 1), 200 + random.below(3800) as usize).with_dirty(dirty),
+    }
+}
+
+/// All entries, page by page.
+fn entries(index: &mut PagedIndex, device: &mut Device) -> Vec<(LocalBlock, Entry)> {
+    let (mut all, mut next) = (Vec::new(), Some(LocalBlock(0)));
+    while let Some(from) = next {
+        load(index, device, from);
+        let (some, behind) = index.page_of(from);
+        all.extend(some);
+        next = behind;
+    }
+    all
+}
+
+/// Where blocks come from: scattered, in runs, close together, and farther apart than a page can name.
+fn block(random: &mut Random, kind: u64, step: u64) -> LocalBlock {
+    let number = match kind {
+        0 => random.below(1 << 30),
+        1 => step * 7 % 300_000,
+        2 => random.below(90_000),
+        _ => random.below(200) << 21 | random.below(600),
+    };
+    LocalBlock(number)
+}
+
+#[test]
+fn a_paged_index_agrees_with_the_table() {
+    for kind in 0..4 {
+        let mut random = Random::new(kind);
+        let (mut paged, mut device) = (PagedIndex::new(20_000, FRAMES_MIN, 9), Device::default());
+        let mut table = Index::new(LocalBlock(1 << 30), 100_000);
+        let mut model = BTreeMap::new();
+        let mut under_way: Vec<PageWrite> = Vec::new();
+        for step in 0..60_000_u64 {
+            let block = block(&mut random, kind, step);
+            load(&mut paged, &mut device, block);
+            assert!(paged.frames_in_use() <= FRAMES_MIN + 1);
+            let removes = random.below(100) < if step < 36_000 { 25 } else { 70 };
+            let block = match model.range(block..).next() {
+                // Mostly one that is there.
+                Some((near, _)) if removes && paged.has(*near) => *near,
+                _ => block,
+            };
+            if removes {
+                let old = paged.remove(block);
+                assert_eq!(old, table.remove(block));
+                assert_eq!(old, model.remove(&block));
+            } else if random.below(8) == 0 {
+                assert_eq!(paged.clean(block), table.clean(block));
+                model
+                    .entry(block)
+                    .and_modify(|entry| *entry = entry.with_dirty(false));
+            } else {
+                let entry = entry(&mut random, block, step);
+                let old = paged.insert(block, entry);
+                assert_eq!(old, table.insert(block, entry));
+                assert_eq!(old, model.insert(block, entry));
+            }
+            assert_eq!(paged.get(block), model.get(&block).copied());
+            // Writes take a while, end in any order, and some fail.
+            if random.below(50) == 0 {
+                under_way.extend(paged.begin_writes(2));
+            }
+            if random.below(20) == 0 && !under_way.is_empty() {
+                let write = under_way.swap_remove(random.index(under_way.len()));
+                let succeeded = random.below(4) > 0;
+                if succeeded || random.below(2) == 0 {
+                    device.write(&write);
+                }
+                paged.end_write(&write, succeeded);
+            }
+        }
+        under_way.iter().for_each(|write| paged.end_write(write, false));
+        assert_eq!((paged.len(), paged.fragments), (table.len(), table.fragments));
+        assert_eq!(
+            entries(&mut paged, &mut device),
+            model.into_iter().collect::<Vec<_>>()
+        );
+        let first = Some(paged.directory.find(LocalBlock(0)));
+        let pages = std::iter::successors(first, |at| paged.directory.next(*at));
+        let saved = |at: &Position| match paged.directory.place(*at) {
+            Place::Away(_) => true,
+            Place::Frame(frame) => paged.frame(frame).saved.is_some(),
+        };
+        let saved = pages.filter(saved).count();
+        assert_eq!(paged.slots.in_use() as usize, saved, "no slot is lost");
+    }
+}
+
+/// An index of some pages, all written, the first one away.
+fn written() -> (PagedIndex, Device) {
+    let (mut index, mut device) = (PagedIndex::new(1000, FRAMES_MIN, 9), Device::default());
+    for n in 0..100 * ENTRIES_MAX as u64 {
+        load(&mut index, &mut device, LocalBlock(n));
+        index.insert(LocalBlock(n), Entry::fragment(Location(n + 1), 100));
+    }
+    assert!(!index.has(LocalBlock(0)), "it was used first");
+    (index, device)
+}
+
+#[test]
+fn an_older_version_of_a_page_is_refused() {
+    let (mut index, mut device) = written();
+    let one = LocalBlock(0)..LocalBlock(1);
+    let old = device.read(index.missing(one.clone())[0].slot()).to_vec();
+    load(&mut index, &mut device, LocalBlock(0));
+    index.remove(LocalBlock(0));
+    for write in index.begin_writes(1000) {
+        device.write(&write);
+        index.end_write(&write, true);
+    }
+    for n in 0..100 * ENTRIES_MAX as u64 {
+        load(&mut index, &mut device, LocalBlock(n));
+    }
+    let read = index.missing(one)[0];
+    assert!(index.put(read, &old).is_err());
+    let other = index.missing(LocalBlock(600)..LocalBlock(601))[0];
+    let other = device.read(other.slot()).to_vec();
+    assert!(index.put(read, &other).is_err());
+    let now = device.read(read.slot()).to_vec();
+    assert_eq!(index.put(read, &now), Ok(()));
+    assert_eq!(index.get(LocalBlock(0)), None);
+}
+
+#[test]
+fn a_page_that_changes_while_it_is_written_does_not_leave() {
+    let (mut index, mut device) = written();
+    load(&mut index, &mut device, LocalBlock(0));
+    index.remove(LocalBlock(0));
+    let writes = index.begin_writes(1000);
+    index.remove(LocalBlock(1));
+    for write in &writes {
+        device.write(write);
+        index.end_write(write, true);
+    }
+    assert_eq!(index.changed_pages(), 1);
+    for n in 0..100 * ENTRIES_MAX as u64 {
+        load(&mut index, &mut device, LocalBlock(n));
+    }
+    load(&mut index, &mut device, LocalBlock(0));
+    assert_eq!((index.get(LocalBlock(0)), index.get(LocalBlock(1))), (None, None));
+}
+
+#[test]
+fn a_page_whose_write_failed_stays_in_memory() {
+    let (mut index, mut device) = written();
+    load(&mut index, &mut device, LocalBlock(0));
+    index.remove(LocalBlock(0));
+    let in_use = index.slots.in_use();
+    for write in index.begin_writes(1000) {
+        index.end_write(&write, false);
+    }
+    assert_eq!(index.slots.in_use(), in_use);
+    index.frames_max = 0;
+    assert!(!index.make_room());
+    assert!(index.has(LocalBlock(0)) && index.get(LocalBlock(0)).is_none());
+}
+
+#[test]
+fn hits_cause_no_write() {
+    let (mut index, mut device) = written();
+    for write in index.begin_writes(1000) {
+        device.write(&write);
+        index.end_write(&write, true);
+    }
+    load(&mut index, &mut device, LocalBlock(0));
+    for _ in 0..5 {
+        index.hit(LocalBlock(0), |_| true);
+    }
+    assert_eq!(index.get(LocalBlock(0)).map(Entry::hits), Some(3));
+    assert_eq!(index.changed_pages(), 0);
+}
+
+#[test]
+#[should_panic(expected = "was not loaded")]
+fn a_page_that_is_away_is_not_looked_up() {
+    let (index, _) = written();
+    let _ = index.get(LocalBlock(0));
+}
+
+/// 64 MB for 500 GB at 2:1: the directory, and enough pages.
+#[test]
+fn an_entry_takes_little_memory() {
+    let (mut index, mut device) = (PagedIndex::new(20_000, FRAMES_MIN, 9), Device::default());
+    let mut random = Random::new(1);
+    for n in 0..600_000_u64 {
+        let block = LocalBlock(random.below(1 << 22));
+        load(&mut index, &mut device, block);
+        index.insert(block, Entry::fragment(Location(n + 1), 100));
+    }
+    let bytes = index.memory_bytes() - index.frames_in_use() * PAGE_BYTES;
+    let each = bytes as f64 / index.len() as f64;
+    let fill = index.len() as f64 / index.page_count() as f64 / ENTRIES_MAX as f64;
+    assert!(
+        each < 0.1 && fill > 0.5,
+        "{each} bytes of directory an entry, pages {fill:.2} full"
+    );
+}

@@ -1,0 +1,86 @@
+//! The places of index pages on the device: which of them are free.
+
+/// One bit for each slot; set: in use.
+#[derive(Debug)]
+pub(super) struct Slots {
+    words: Vec<u64>,
+    count: u32,
+    in_use: u32,
+    /// The search for a free one begins with this word, so that pages that are written together are near each other.
+    next: usize,
+}
+
+impl Slots {
+    pub(super) fn new(count: u32) -> Self {
+        let mut words = vec![0; count.div_ceil(64) as usize];
+        // Bits behind the last slot are never free.
+        if let Some(last) = words.last_mut()
+            && !count.is_multiple_of(64)
+        {
+            *last = u64::MAX << (count % 64);
+        }
+        Self {
+            words,
+            count,
+            in_use: 0,
+            next: 0,
+        }
+    }
+
+    /// Takes a free slot.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        if self.in_use == self.count {
+            return None;
+        }
+        let len = self.words.len();
+        let mut words = (0..len).map(|n| (self.next + n) % len);
+        let word = words
+            .find(|word| self.words[*word] != u64::MAX)
+            .expect("one is free");
+        let bit = self.words[word].trailing_ones();
+        self.words[word] |= 1 << bit;
+        (self.next, self.in_use) = (word, self.in_use + 1);
+        Some(word as u32 * 64 + bit)
+    }
+
+    pub(super) fn give_back(&mut self, slot: u32) {
+        assert!(slot < self.count, "slot {slot} of {}", self.count);
+        let (word, bit) = (&mut self.words[slot as usize / 64], 1 << (slot % 64));
+        assert!(*word & bit != 0, "slot {slot} is in use");
+        *word &= !bit;
+        self.in_use -= 1;
+    }
+
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.words.capacity() * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_slot_is_taken_once_and_again_after_it_is_free() {
+        for count in [1, 63, 64, 65, 200] {
+            let mut slots = Slots::new(count);
+            let mut taken: Vec<u32> = (0..count).map_while(|_| slots.take()).collect();
+            assert_eq!(slots.take(), None);
+            taken.sort_unstable();
+            assert_eq!(taken, (0..count).collect::<Vec<_>>());
+            slots.give_back(count / 2);
+            assert_eq!((slots.in_use(), slots.take()), (count - 1, Some(count / 2)));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "slot 3 is in use")]
+    fn a_free_slot_is_not_given_back() {
+        Slots::new(64).give_back(3);
+    }
+}
