@@ -208,7 +208,7 @@ impl Device for Stripe {
         let writes = (parts.iter().zip(data))
             .map(|(part, data)| self.members[part.member].write_at(part.offset, data, fua));
         let results = futures_util::future::join_all(writes).await;
-        let result = results.into_iter().map(|(_, result)| result).collect();
+        let result = results.into_iter().try_for_each(|(_, result)| result);
         (buf, result)
     }
 

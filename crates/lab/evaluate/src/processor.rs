@@ -96,10 +96,6 @@ impl Speeds {
 }
 
 /// Nanoseconds of a block, compressing and restoring: the best of several rounds.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this measures real time; its result is an input of the simulation"
-)]
 fn measure(codec: CodecSpec, contents: &Contents) -> (u64, u64) {
     const BLOCKS: u64 = 1024;
     const ROUNDS: u32 = 7;
