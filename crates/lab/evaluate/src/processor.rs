@@ -41,7 +41,8 @@ pub struct Speeds {
 const PAPER_ZLIB_NS: f64 = 2.4e6 / 16.0;
 
 impl Speeds {
-    /// A core of 2026: measured with [`Speeds::measured`] on the machine of `docs/lab-evaluation.md`.
+    /// A core of 2026. LZ4 and zstd as measured on real data; zlib, LZO and what a block takes beside them are estimates:
+    /// [`Speeds::measured`] replaces the codecs by those of this machine, on generated data.
     pub const MODERN: Self = Self {
         name: "modern",
         // Pass-through at depth 16: docs/performance.md.
