@@ -3,8 +3,8 @@
 //! The budget itself belongs to whoever lays out the device. This cache gets *credit* from it, and its shards take what they write
 //! from the credit.
 //!
-//! Invariant: what is stored because it was granted was credit before. Writes that are never refused can make the credit negative: the
-//! difference is owed to the budget.
+//! Invariant: what is stored because it was granted was credit before, but for a block of each shard. These, and writes that are never
+//! refused, can make the credit negative: the difference is owed to the budget.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -32,12 +32,12 @@ pub struct SharedLevel {
 }
 
 impl SharedLevel {
-    /// What a cache with so many shards may store.
+    /// What the cache may store.
     #[must_use]
-    pub fn allowance(&self, shards: u32) -> Allowance {
+    pub fn allowance(&self) -> Allowance {
         let credit = u64::try_from(self.credit).unwrap_or(0);
-        let own = Allowance::at(credit, credit, shards);
-        let all = Allowance::at(self.left.saturating_add(credit), self.per_day, shards);
+        let own = Allowance::at(credit, credit, 1);
+        let all = Allowance::at(self.left.saturating_add(credit), self.per_day, 1);
         match own {
             Allowance::Nothing => own,
             _ => all,
@@ -99,15 +99,12 @@ mod tests {
         budget.grant(DAY, DAY - 65_536, 65_536);
         budget.spend(40_000);
         let level = budget.level().expect("a budget");
-        assert_eq!(
-            (level.credit, level.allowance(1), level.allowance(2)),
-            (25_536, Allowance::All, Allowance::Nothing)
-        );
+        assert_eq!((level.credit, level.allowance()), (25_536, Allowance::All));
         budget.spend(-10);
         budget.spend(40_000);
         assert_eq!(budget.level().expect("a budget").credit, -14_454);
         budget.grant(DAY, DAY / 2, 14_454);
-        assert_eq!(budget.level().expect("a budget").allowance(1), Allowance::Nothing);
+        assert_eq!(budget.level().expect("a budget").allowance(), Allowance::Nothing);
         budget.grant(DAY, DAY / 2, 50_000);
         assert_eq!(budget.take_credit(), 50_000);
         assert_eq!(budget.level().expect("a budget").credit, 0);
@@ -123,7 +120,7 @@ mod tests {
                 left,
                 credit: 32 << 10,
             }
-            .allowance(1)
+            .allowance()
         };
         assert_eq!(
             [DAY, DAY / 3, DAY / 8, 0].map(allowance),

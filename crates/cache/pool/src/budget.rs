@@ -10,11 +10,13 @@
 
 use crate::error::PoolError;
 
-/// Smallest budget in bytes per day: each volume needs some of it.
-pub const PER_DAY_MIN: u64 = 64 << 20;
+/// Smallest budget in bytes per day: grants are written to the superblock, which takes up to a fortieth of it.
+pub const PER_DAY_MIN: u64 = 1 << 30;
 /// Largest budget in bytes per day.
 pub const PER_DAY_MAX: u64 = 1 << 60;
 
+/// The smallest grant is this share of a day's budget.
+const GRANT_SHARE_MIN: u64 = 1024;
 const DAY_MS: u128 = 24 * 3600 * 1000;
 /// How much was taken from the bucket and not refilled yet, in days' budgets, at most: the whole bucket, and a debt of a day.
 const USED_DAYS_MAX: u64 = 2;
@@ -112,9 +114,13 @@ impl PoolBudget {
         self.used = self.used.saturating_add(bytes).min(most);
     }
 
-    /// Takes up to `wanted` bytes for one of `volumes` volumes, of which each gets its share of what is left. Returns how much.
+    /// Takes up to `wanted` bytes for one of `volumes` volumes, of which each gets its share of what is left, or nothing if that is very
+    /// little. Returns how much.
     pub fn grant(&mut self, wanted: u64, volumes: usize) -> u64 {
         let granted = wanted.min(self.left().left / volumes.max(1) as u64);
+        if granted < self.per_day / GRANT_SHARE_MIN {
+            return 0;
+        }
         self.charge(granted);
         granted
     }
@@ -148,8 +154,9 @@ mod tests {
     fn each_volume_gets_its_share_of_what_is_left() {
         let mut budget = PoolBudget::full(PER_DAY, 0).expect("not too small");
         assert_eq!(budget.grant(1 << 40, 4), PER_DAY / 4);
-        assert_eq!(budget.grant(1 << 20, 4), 1 << 20);
-        budget.give_back(1 << 20);
+        assert_eq!(budget.grant(32 << 20, 4), 32 << 20);
+        assert_eq!(budget.grant(1 << 20, 4), 0, "very little");
+        budget.give_back(32 << 20);
         assert_eq!(budget.left().left, PER_DAY / 4 * 3);
     }
 

@@ -498,11 +498,13 @@ impl<D: Device> Pool<D> {
         let Some(budget) = &mut next.budget else {
             return Ok(None);
         };
+        // Until the clock was where it is now again, no time would pass.
+        let set_back = now_ms < budget.at_ms;
         *budget = budget.at(now_ms);
         budget.charge(owed);
         let granted = budget.grant(wanted, volumes);
         let left = budget.left();
-        if owed > 0 || granted > 0 {
+        if owed > 0 || granted > 0 || set_back {
             self.write_superblock(next).await?;
         }
         Ok(Some((left, granted)))

@@ -165,7 +165,7 @@ async fn spend(pool: &Rc<Pool<SimDisk>>, model: &RefCell<Model>, rng: &mut Rng) 
         model.borrow_mut().used = Some(0);
         return;
     };
-    let (owed, wanted) = (rng.below(2) * 100, 1000 + rng.below(1000));
+    let (owed, wanted) = (rng.below(2) * 100, PER_DAY_MIN / 1024 + rng.below(1000));
     model.borrow_mut().using = owed + wanted;
     let used = match rng.below(3) {
         0 => {

@@ -152,6 +152,7 @@ pub(crate) fn cells(result: &ResultReport) -> [String; 10] {
         },
         result.life_years.map_or("-".to_owned(), |years| match years {
             years if years >= 100.0 => "> 100 years".to_owned(),
+            years if years < 1.0 => format!("{:.0} days", years * 365.25),
             years => format!("{years:.1} years"),
         }),
         HumanMicros(result.read.mean_us).to_string(),

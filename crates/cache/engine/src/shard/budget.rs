@@ -79,14 +79,14 @@ impl CommonBudget {
         }
     }
 
-    /// What one of `shards` shards may store, after `written` bytes in all.
-    pub(super) fn allowance(&self, written: impl FnOnce() -> u64, shards: u32) -> Allowance {
+    /// What the shard may store, after `written` bytes in all.
+    pub(super) fn allowance(&self, written: impl FnOnce() -> u64) -> Allowance {
         let Some(budget) = self.budget.as_ref().filter(|budget| budget.level().is_some()) else {
             return Allowance::All;
         };
         self.tell(written());
         let level = budget.level();
-        level.map_or(Allowance::All, |level| level.allowance(shards))
+        level.map_or(Allowance::All, |level| level.allowance())
     }
 
     /// Takes what was written from the budget, after `written` bytes in all.

@@ -492,8 +492,7 @@ impl<P: Platform> Shard<P> {
         let own = self
             .budget_level()
             .map_or(Allowance::All, |level| level.allowance());
-        let shards = self.id.layout.shard_count;
-        own.max(self.common_budget.allowance(|| self.written_bytes(), shards))
+        own.max(self.common_budget.allowance(|| self.written_bytes()))
     }
 
     /// The level of the write budget. `None`: there is no budget.

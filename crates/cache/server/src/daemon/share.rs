@@ -163,12 +163,12 @@ impl Daemon {
             return Ok(());
         };
         let look = Look::at(member)?;
-        if look.shrinks {
-            call_off_abandoned(&member.client, &Place::of(&self.spec.cache).device)?;
-        }
         // The shards say what they have written.
         let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
         member.credit.renew(&member.client, look.budget)?;
+        if look.shrinks {
+            call_off_abandoned(&member.client, &Place::of(&self.spec.cache).device)?;
+        }
         let ghost_hits = parts.iter().map(|part| part.total.counts.ghost_hits).sum();
         let map = member.part.map();
         let held = map.chunks();

@@ -108,9 +108,6 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         shared_budget: held.member.as_ref().map(|member| member.credit.budget()),
         device_timeout: spec.device_timeout,
     };
-    if let Some(member) = &held.member {
-        member.first_credit()?;
-    }
     let threads = Threads::start(
         thread_count,
         &ThreadParts {
@@ -140,6 +137,10 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     start_front_ends(&front_ends, &sessions, &failed, reserve_memory, |join| {
         threads.add(join)
     })?;
+    // Only now: a start that fails must not take from the other volumes' budget.
+    if let Some(member) = &held.member {
+        member.first_credit();
+    }
     Ok(Daemon {
         spec: spec.clone(),
         settings: Mutex::new(settings),

@@ -16,6 +16,8 @@ use crate::error::HostError;
 use crate::safety::{self, Access, Claim, TakenOver};
 use crate::status::volume_report;
 
+/// How long a start waits for a process that changes the pool.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// How often a process tries to become the one that has a shared device open exclusively.
 const EXCLUSIVE_EVERY: Duration = Duration::from_millis(500);
 
@@ -60,7 +62,7 @@ impl Member {
             _claim: claim,
             client,
             entry,
-            credit: Credit::default(),
+            credit: Credit::new(superblock.budget),
         })
     }
 }
@@ -73,14 +75,13 @@ impl Member {
         volume_report(whole, held, self.entry.front_bytes)
     }
 
-    /// Looks at the write budget of all volumes before the volume is served.
-    ///
-    /// # Errors
-    /// The pool cannot be read or written.
-    pub(crate) fn first_credit(&self) -> Result<(), HostError> {
+    /// Looks at the write budget of all volumes for the first time. If that fails, nothing is stored until the next look.
+    pub(crate) fn first_credit(&self) {
         let look = async |pool: HostPool| Ok(pool.superblock().budget);
-        let found = self.client.ask_blocking(Access::Read, look)?;
-        self.credit.renew(&self.client, found)
+        let found = self.client.ask_within(LOOK_WITHIN, Access::Read, look);
+        if let Err(error) = found.and_then(|found| self.credit.renew(&self.client, found)) {
+            tracing::warn!("the write budget of the cache device cannot be read yet: {error}");
+        }
     }
 
     /// Checks that the cache on the volume's device is the one that was made for it.

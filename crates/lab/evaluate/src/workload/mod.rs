@@ -10,7 +10,7 @@
 mod files;
 pub mod generated;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,6 +22,9 @@ use flaz_trace::{Op, TraceError, TraceReader};
 pub const ORIGIN_BYTES_MAX: u64 = 1 << 40;
 /// Most blocks that a recording touches.
 pub const BLOCKS_MAX: u64 = 1 << 20;
+/// Most requests of a recording, all of which are in memory, and blocks that they read and write, each as often as it is.
+pub const REQUESTS_MAX: usize = 4 << 20;
+const SIZES_MAX: usize = 1 << 28;
 /// Unit of the size of an origin.
 const UNIT_BYTES: u64 = 1 << 20;
 
@@ -84,14 +87,21 @@ impl Workload {
         if end > ORIGIN_BYTES_MAX {
             return Err(size("a device of at most 1 TiB", format!("{end} bytes")));
         }
-        let mut touched: Vec<u64> = requests.iter().flat_map(|it| blocks(it)).collect();
-        touched.sort_unstable();
-        touched.dedup();
+        let mut touched = HashSet::new();
+        for block in requests.iter().flat_map(|it| blocks(it)) {
+            touched.insert(block);
+            if touched.len() as u64 > BLOCKS_MAX {
+                break;
+            }
+        }
         let footprint_blocks = touched.len() as u64;
         if !(1..=BLOCKS_MAX).contains(&footprint_blocks) {
             return Err(size(
                 "reads and writes of 1 to 1048576 different blocks (4 GiB)",
-                format!("{footprint_blocks} blocks"),
+                match footprint_blocks {
+                    0 => "none".to_owned(),
+                    _ => "more".to_owned(),
+                },
             ));
         }
         Ok(Self {
@@ -111,11 +121,19 @@ impl Workload {
     }
 
     fn of(mut reader: TraceReader, path: &Path) -> Result<Self, WorkloadError> {
-        let mut requests = Vec::new();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let (mut requests, mut sizes) = (Vec::new(), 0);
         while let Some(recorded) = reader.next_recorded()? {
+            sizes += recorded.sizes.len();
+            if requests.len() == REQUESTS_MAX || sizes > SIZES_MAX {
+                return Err(WorkloadError::Size {
+                    name: name.into_owned(),
+                    expected: "at most 4194304 requests, for 1 TiB together",
+                    found: "more".to_owned(),
+                });
+            }
             requests.push(recorded);
         }
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
         Self::new(name.split('.').next().unwrap_or_default(), requests)
     }
 

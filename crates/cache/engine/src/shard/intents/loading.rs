@@ -49,6 +49,10 @@ impl<P: Platform> Shard<P> {
             {
                 tracing::warn!(shard = self.id.number, offset = sector.offset, %error, "a sector of intents is damaged");
             }
+            // Nearly all: an origin of 1 PiB has a thousand million stripes.
+            if sector.is_clear() {
+                continue;
+            }
             let set = sector.stripes.clone().filter(|stripe| sector.has(*stripe));
             set.for_each(|stripe| bits.set(stripe));
         }

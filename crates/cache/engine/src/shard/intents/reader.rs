@@ -50,6 +50,11 @@ pub(crate) struct StoredSector {
 }
 
 impl StoredSector {
+    /// Whether no bit is set, for sure.
+    pub(crate) fn is_clear(&self) -> bool {
+        matches!(&self.bits, Ok(sector) if sector.set_count() == 0)
+    }
+
     /// Whether the bit of a stripe is set, or must be assumed to be.
     pub(crate) fn has(&self, stripe: u64) -> bool {
         assert!(self.stripes.contains(&stripe), "a stripe of this sector");
