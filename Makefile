@@ -77,7 +77,7 @@ lint: ## Check formatting, clippy, shell scripts, licences, sources and directio
 	@if command -v shellcheck >/dev/null; then shellcheck -x tools/cargo tools/packages tools/fuzz tools/vm \
 		tools/install dist/flaz-generator dist/debian/* \
 		tests/vm/*.sh tests/vm/peers/measure.sh tests/vm/figures/hits.sh tests/vm/boot/before-boot \
-		tests/vm/rig/lib.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session .ci/run; \
+		tests/vm/rig/lib.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session crates/lab/evaluate/recordings/record.sh .ci/run; \
 	else echo 'skipped: shellcheck is not installed; install it with: apt-get install shellcheck'; fi
 	@$(CARGO) run --quiet --locked --package xtask -- dependencies
 

@@ -9,7 +9,7 @@ set -euo pipefail
 
 load=${1:?a load: postmark, postmark-x4, tpch-q3, tpch-q11 or tpch-q14}
 output=$(realpath "${2:?the recording to write}")
-flaz=$(realpath "${FLAZ:-$(dirname "$0")/../../target/release/flaz}")
+flaz=$(realpath "${FLAZ:-$(dirname "$0")/../../../../target/release/flaz}")
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 loop='' record='' fuse=''
