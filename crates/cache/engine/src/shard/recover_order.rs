@@ -14,7 +14,7 @@ use crate::planted::{PlantedBug, planted};
 use crate::units::Sequence;
 
 /// Bytes of a stored block, up to which there is room for an index entry from the beginning.
-const BLOCK_BYTES_MIN: u64 = 1024;
+const BLOCK_BYTES_MIN: u64 = 2048;
 
 /// An extent whose turn it is.
 pub(super) struct Next {
@@ -111,8 +111,8 @@ impl Merge {
         })
     }
 
-    /// About as many changes as there will be, by the regions so far. Memory is taken for them, so not more than blocks that take a
-    /// quarter of their size; where there are more, the index grows.
+    /// About as many changes as there will be, by the regions so far. Memory is taken for them, so not more than blocks that take
+    /// half of their size; where there are more, the index grows.
     pub(super) fn expected(&self) -> usize {
         let changes = self.bulk.len() as u64;
         let all = u128::from(changes) * u128::from(self.bytes) / u128::from(self.bytes_added.max(1));

@@ -8,9 +8,9 @@ use flaz_device::{Env, IoBuf};
 use futures_util::future::join_all;
 use futures_util::stream::{StreamExt, iter};
 
+use super::io::Counted;
 use super::writeback::Failing;
 use super::{Platform, Shard};
-use super::{io, writeback};
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, STRIPE_BLOCKS, Sequence};
@@ -36,9 +36,6 @@ pub(super) struct Dirty {
     pub(super) entry: Entry,
     pub(super) generation: Sequence,
 }
-
-/// A run that goes to the origin, counted for all shards and for its own.
-type Turn<'a> = (io::Counted<'a>, writeback::Counted<'a>);
 
 impl<P: Platform> Shard<P> {
     pub(super) fn dirty_now(&self, block: LocalBlock, entry: Entry) -> Option<Dirty> {
@@ -73,7 +70,6 @@ impl<P: Platform> Shard<P> {
         if !planted(PlantedBug::CleanedBeforeStable) && !self.make_log_stable().await {
             return (Vec::new(), Err(self.cache_failed()));
         }
-        let _shard = self.origin.shared().cleans();
         let failed = Cell::new(false);
         // A stop does not wait for every block of an origin that fails slowly.
         let wanted = |_: &&[Dirty]| !(failed.get() && self.is_stopping());
@@ -177,7 +173,7 @@ impl<P: Platform> Shard<P> {
     /// run for every [`READS_PER_RUN`] reads, at least one, fewer the less urgent writeback is, and each waits a while for an
     /// idle moment. Readers keep most of a disk (a single reader half of it), and their share changes slowly. Without reads, there
     /// are as many as the origin serves without a long queue: the next read would wait for all of it.
-    async fn take_turn(&self) -> Option<Turn<'_>> {
+    async fn take_turn(&self) -> Option<Counted<'_>> {
         let started = self.env.now();
         if self.writeback.progress().is_origin_failing() {
             // Otherwise the runs of one batch would take the only slot one after another, and other shards would starve.
@@ -197,8 +193,8 @@ impl<P: Platform> Shard<P> {
                 reads => ((reads as f64 * urgency / READS_PER_RUN).ceil() as u64).max(1),
             };
             let quiet = reads == 0 || self.env.now().since(started) >= wait_limit;
-            if quiet && let Some(turn) = self.origin.shared().clean(most, self.writeback.turns()) {
-                return Some((turn, self.writeback.enter_turn()));
+            if quiet && let Some(turn) = self.origin.shared().clean(most) {
+                return Some(turn);
             }
             self.env.sleep(GIVE_WAY_STEP).await;
         }

@@ -30,7 +30,6 @@ struct OriginCounts {
     flushed: AtomicU64,
     reading: AtomicU64,
     cleaning: AtomicU64,
-    shards_cleaning: AtomicU64,
     pace: Pace,
     flushes: Flushes,
     cache_flushes: Flushes,
@@ -46,7 +45,6 @@ impl Default for OriginCounts {
             flushed: AtomicU64::new(0),
             reading: AtomicU64::new(0),
             cleaning: AtomicU64::new(0),
-            shards_cleaning: AtomicU64::new(0),
             pace: Pace::default(),
             flushes: Flushes::default(),
             cache_flushes: Flushes::default(),
@@ -147,20 +145,11 @@ impl OriginWrites {
         self.0.reading.load(Ordering::Relaxed)
     }
 
-    /// Registers a shard that has runs to write back.
-    pub(crate) fn cleans(&self) -> Counted<'_> {
-        Counted::new(&self.0.shards_cleaning)
-    }
-
-    /// Registers a writeback run of a shard that has `own` in flight, if there are fewer than `most`, and than the origin serves without
-    /// delay for readers, and if the shard does not have its share of these: otherwise a shard whose run ends would take the next turn
-    /// before any that waits.
-    pub(crate) fn clean(&self, most: u64, own: u64) -> Option<Counted<'_>> {
-        let most = most.min(self.0.pace.runs());
-        let shards = self.0.shards_cleaning.load(Ordering::Relaxed).max(1);
+    /// Registers a writeback run if there are fewer than `most`, and than the origin serves without delay for readers.
+    pub(crate) fn clean(&self, most: u64) -> Option<Counted<'_>> {
         let count = Counted::new(&self.0.cleaning);
-        let is_free = self.0.cleaning.load(Ordering::Relaxed) <= most;
-        (is_free && own < most.div_ceil(shards)).then_some(count)
+        let most = most.min(self.0.pace.runs());
+        (self.0.cleaning.load(Ordering::Relaxed) <= most).then_some(count)
     }
 
     /// The origin took so long for a write of a writeback run.

@@ -356,21 +356,3 @@ fn the_end_of_the_origin_is_read_whole() {
         assert_eq!(origin.device().len(), LEN);
     });
 }
-
-/// A shard with many runs leaves turns to others.
-#[test]
-fn shards_share_the_turns_of_writeback() {
-    let shared = OriginWrites::default();
-    let first = shared.cleans();
-    let mut turns: Vec<_> = (0..3).map_while(|own| shared.clean(3, own)).collect();
-    assert_eq!(turns.len(), 3, "one shard has all");
-    assert!(shared.clean(3, 3).is_none());
-    let second = shared.cleans();
-    turns.pop();
-    assert!(shared.clean(3, 2).is_none(), "the first shard has its share");
-    turns.push(shared.clean(3, 0).expect("it is the second one's turn"));
-    drop(first);
-    turns.clear();
-    assert!(shared.clean(1, 0).is_some());
-    drop(second);
-}

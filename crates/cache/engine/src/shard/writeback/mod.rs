@@ -47,8 +47,6 @@ pub(super) struct Writeback {
     runs: RangeLocks,
     /// Number of writes in flight that may leave dirty blocks.
     writers: Cell<u64>,
-    /// Number of runs in flight that wait for nothing but devices.
-    turns: Cell<u64>,
     /// Number of writers that wait for space, and of requests to write back everything.
     hurrying: Cell<u64>,
     /// Work for the worker.
@@ -88,7 +86,6 @@ impl Writeback {
             age: DirtyAge::default(),
             runs: RangeLocks::default(),
             writers: Cell::new(0),
-            turns: Cell::new(0),
             hurrying: Cell::new(0),
             wanted: Notify::new(),
             room: Notify::new(),
@@ -207,16 +204,6 @@ impl Writeback {
     /// Number of writes in flight that may leave dirty blocks.
     pub(super) fn writers(&self) -> u64 {
         self.writers.get()
-    }
-
-    /// Counts a run that goes to the origin.
-    pub(super) fn enter_turn(&self) -> Counted<'_> {
-        Counted::new(&self.turns)
-    }
-
-    /// Number of runs that go to the origin.
-    pub(super) fn turns(&self) -> u64 {
-        self.turns.get()
     }
 
     /// Wakes the worker.
