@@ -3,8 +3,8 @@
 //! The budget itself belongs to whoever lays out the device. This cache gets *credit* from it, and its shards take what they write
 //! from the credit.
 //!
-//! Invariant: what is stored because it was granted was credit before, but for a block of each shard. These, and writes that are never
-//! refused, can make the credit negative: the difference is owed to the budget.
+//! Invariant: a block that may be refused is stored only while there is credit. Shards check the credit at the same time, so it can be
+//! overdrawn by one block a shard. Writes that are never refused overdraw it too. The cache owes the budget what is overdrawn.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -74,7 +74,7 @@ impl SharedBudget {
         self.per_day.store(0, Ordering::Relaxed);
     }
 
-    /// Ends the credit, and returns what it was: nothing is stored until more is granted.
+    /// Sets the credit to zero and returns what it was. Nothing is stored until more is granted.
     pub fn take_credit(&self) -> i64 {
         self.credit.swap(0, Ordering::Relaxed)
     }

@@ -1,12 +1,12 @@
-//! The write budget that all volumes share: a bucket that holds a day's budget, and that time fills. Pure.
+//! The write budget that all volumes share, a token bucket: time fills it, and it holds at most a day's budget. Pure.
 //!
-//! Volumes take *credit* from it before they write, because each is served by a process of its own, and give back what they did not
-//! need when they stop. What a process had when it was killed is lost.
+//! Each volume is served by a process of its own, which takes *credit* from the bucket before it writes, and returns unused credit when
+//! it stops. A process that is killed loses its credit.
 //!
 //! Invariants:
-//! - In any time, what is granted is at most what the budget is for that time, and a day's budget.
-//! - Writes that cannot be refused are charged, and can exceed the budget. The debt is at most a day's budget, so nothing is granted
-//!   for a day at most.
+//! - Over any period, the bytes granted are at most the budget for that period plus one day's budget.
+//! - Writes that cannot be refused are charged, and can exceed the budget. The debt is at most a day's budget, so grants resume within a
+//!   day.
 
 use crate::error::PoolError;
 
@@ -114,8 +114,8 @@ impl PoolBudget {
         self.used = self.used.saturating_add(bytes).min(most);
     }
 
-    /// Takes up to `wanted` bytes for one of `volumes` volumes, of which each gets its share of what is left, or nothing if that is very
-    /// little. Returns how much.
+    /// Grants up to `wanted` bytes to one of `volumes` volumes, at most an equal share of the rest, and nothing below a minimum. Returns the
+    /// bytes granted.
     pub fn grant(&mut self, wanted: u64, volumes: usize) -> u64 {
         let granted = wanted.min(self.left().left / volumes.max(1) as u64);
         if granted < self.per_day / GRANT_SHARE_MIN {

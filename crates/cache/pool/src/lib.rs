@@ -8,7 +8,7 @@
 //! | module | part |
 //! |---|---|
 //! | [`format`] | bytes of the superblock and of the table |
-//! | [`budget`] | what all volumes may write |
+//! | [`budget`], `credit` | what all volumes may write, and changes of it |
 //! | [`table`] | who owns each chunk, in memory |
 //! | [`pool`], `reading` | opening, reading and changing a pool |
 //! | `shrink` | fewer chunks: those at the end are moved |
@@ -23,6 +23,7 @@
 //!   volume is added and removed by one write of the superblock.
 
 pub mod budget;
+mod credit;
 pub mod device;
 pub mod error;
 pub mod format;

@@ -13,7 +13,6 @@ use flaz_device::local::Semaphore;
 use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
 use uuid::Uuid;
 
-use crate::budget::{BudgetLeft, PoolBudget};
 use crate::device::{Chunks, VolumeDevice, VolumeMap};
 use crate::error::PoolError;
 use crate::format::{
@@ -459,69 +458,6 @@ impl<D: Device> Pool<D> {
         volume.at_most = at_most.unwrap_or(volume.at_most);
         check_shares(&next)?;
         self.write_superblock(next).await
-    }
-
-    // The write budget.
-
-    /// Limits what all volumes together may write, in bytes per day; `None`: no limit. The first budget begins with a whole day.
-    ///
-    /// # Errors
-    /// [`PoolError`]: the budget is too small or too large, or the device fails.
-    pub async fn set_budget(&self, per_day: Option<u64>, now_ms: u64) -> Result<(), PoolError> {
-        let _permit = self.writer.acquire(1).await;
-        let mut next = self.superblock();
-        next.budget = match (per_day, next.budget) {
-            (None, _) => None,
-            (Some(per_day), None) => Some(PoolBudget::full(per_day, now_ms)?),
-            (Some(per_day), Some(before)) => Some(before.at(now_ms).with(per_day)?),
-        };
-        if next.budget == self.superblock.borrow().budget {
-            return Ok(());
-        }
-        self.write_superblock(next).await
-    }
-
-    /// Charges the budget with what a volume has written beyond its credit, and takes up to `wanted` bytes of more credit. Returns
-    /// what is left, and how much was granted. `None`: there is no budget.
-    ///
-    /// # Errors
-    /// [`PoolError`]: the device fails. Nothing was taken, as far as it takes writes.
-    pub async fn take_credit(
-        &self,
-        owed: u64,
-        wanted: u64,
-        now_ms: u64,
-    ) -> Result<Option<(BudgetLeft, u64)>, PoolError> {
-        let _permit = self.writer.acquire(1).await;
-        let mut next = self.superblock();
-        let volumes = next.volumes.len();
-        let Some(budget) = &mut next.budget else {
-            return Ok(None);
-        };
-        // Until the clock was where it is now again, no time would pass.
-        let set_back = now_ms < budget.at_ms;
-        *budget = budget.at(now_ms);
-        budget.charge(owed);
-        let granted = budget.grant(wanted, volumes);
-        let left = budget.left();
-        if owed > 0 || granted > 0 || set_back {
-            self.write_superblock(next).await?;
-        }
-        Ok(Some((left, granted)))
-    }
-
-    /// Gives back credit that a volume did not need.
-    ///
-    /// # Errors
-    /// [`PoolError`]: the device fails.
-    pub async fn return_credit(&self, bytes: u64) -> Result<(), PoolError> {
-        let _permit = self.writer.acquire(1).await;
-        let mut next = self.superblock();
-        if let Some(budget) = next.budget.as_mut().filter(|_| bytes > 0) {
-            budget.give_back(bytes);
-            self.write_superblock(next).await?;
-        }
-        Ok(())
     }
 
     // Chunks.

@@ -537,7 +537,7 @@ impl Daemon {
         if let Some(member) = &self.held.member
             && let Err(error) = member.credit.give_back(&member.client)
         {
-            tracing::warn!("what is left of this volume's part of the write budget is lost: {error}");
+            tracing::warn!("this volume's unused part of the write budget is not returned: {error}");
         }
         closed
     }

@@ -2,7 +2,7 @@
 //!
 //! Three sources, which know nothing of each other: components count what they allocate; the allocator says what is in use of its
 //! heaps; the kernel says what is resident. What is in use and not counted is `other`; what is resident and not in use is `free`. So
-//! the sum is what is resident, except for memory that was allocated and never touched.
+//! the sum is the resident memory, except for memory that was allocated and never touched.
 
 use flaz_control::report::{MemoryReport, MemoryUse};
 use flaz_device::buf;

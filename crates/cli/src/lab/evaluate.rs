@@ -13,7 +13,7 @@ use flaz_evaluate::workload::{Workload, WorkloadError};
 use flaz_evaluate::{html, text};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::commands::output;
+use super::present;
 use crate::commands::output_file::OutputFiles;
 use crate::commands::study::{THREADS, cores};
 use crate::error::Failure;
@@ -147,13 +147,7 @@ pub fn run(args: &EvaluateArgs) -> Result<(), Failure> {
         what: "lab evaluate",
         source: error.into(),
     })?;
-    if let Some(file) = page {
-        file.write(html::page(&report, env!("CARGO_PKG_VERSION")).as_bytes())?;
-    }
-    match args.json {
-        true => output::print_json(&report, true),
-        false => output::print(&text::page(&report, output::in_colour())),
-    }
+    present(&report, page, args.json, html::page, text::page)
 }
 
 fn check(args: &EvaluateArgs) -> Result<(), Failure> {

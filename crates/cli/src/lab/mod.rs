@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use flaz_lab::ssd::{Description, DescriptionError, description_file};
 
+use crate::commands::output;
+use crate::commands::output_file::OutputFile;
 use crate::error::Failure;
 
 /// `flaz lab`.
@@ -77,5 +79,22 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
         LabCommand::Record(args) => record::run(args),
         LabCommand::Ssd(args) => ssd::run(args),
         LabCommand::Serve(args) => serve::run(args),
+    }
+}
+
+/// Writes the page of a report, if one is wanted, and prints the report.
+fn present<R: serde::Serialize>(
+    report: &R,
+    page: Option<OutputFile>,
+    json: bool,
+    html: impl FnOnce(&R, &str) -> String,
+    text: impl FnOnce(&R, bool) -> String,
+) -> Result<(), Failure> {
+    if let Some(file) = page {
+        file.write(html(report, env!("CARGO_PKG_VERSION")).as_bytes())?;
+    }
+    match json {
+        true => output::print_json(report, true),
+        false => output::print(&text(report, output::in_colour())),
     }
 }

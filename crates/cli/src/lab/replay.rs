@@ -17,8 +17,8 @@ use flaz_replay::{html, text};
 use flaz_trace::Format;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::present;
 use crate::choice::choice;
-use crate::commands::output;
 use crate::commands::output_file::OutputFiles;
 use crate::commands::study::{THREADS, cores};
 use crate::error::Failure;
@@ -143,13 +143,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
         what: "lab replay",
         source: error.into(),
     })?;
-    if let Some(file) = page {
-        file.write(html::page(&report, env!("CARGO_PKG_VERSION")).as_bytes())?;
-    }
-    match args.json {
-        true => output::print_json(&report, true),
-        false => output::print(&text::page(&report, output::in_colour())),
-    }
+    present(&report, page, args.json, html::page, text::page)
 }
 
 fn contents(path: &Path) -> Result<Contents, Failure> {

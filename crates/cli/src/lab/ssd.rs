@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use flaz_data::Level;
 use flaz_lab::ssd::description_file::preset_text;
-use flaz_lab::ssd::evaluation::evaluate;
+use flaz_lab::ssd::evaluation::{Evaluation, evaluate};
 use flaz_lab::ssd::mix::Mix;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::DeviceArgs;
+use super::{DeviceArgs, present};
 use crate::commands::output;
 use crate::commands::output_file::OutputFiles;
 use crate::error::Failure;
@@ -111,14 +111,7 @@ pub fn run(args: &SsdArgs) -> Result<(), Failure> {
         what: "simulating the flash",
         source: why.into(),
     })?;
-    if let Some(file) = page {
-        file.write(evaluation.html(env!("CARGO_PKG_VERSION")).as_bytes())?;
-    }
-    if args.json {
-        output::print_json(&evaluation, true)
-    } else {
-        output::print(&evaluation.text(output::in_colour()))
-    }
+    present(&evaluation, page, args.json, Evaluation::html, Evaluation::text)
 }
 
 fn template(device: &Path) -> Result<(), Failure> {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use flaz_page::document;
 use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
+use flaz_page::table::table;
 use flaz_page::text::escape;
 
 use crate::report::{EvaluationReport, SizeReport};
@@ -39,7 +40,7 @@ pub fn page(report: &EvaluationReport, version: &str) -> String {
     );
     let mut all = tables(report).into_iter();
     if let Some(goals) = all.next() {
-        table(&mut main, &goals);
+        section(&mut main, goals);
     }
     let mut loads: Vec<&str> = report.sizes.iter().map(|row| row.load.as_str()).collect();
     loads.dedup();
@@ -61,7 +62,7 @@ pub fn page(report: &EvaluationReport, version: &str) -> String {
         windows(report)
     );
     for it in all {
-        table(&mut main, &it);
+        section(&mut main, it);
     }
     let _ = writeln!(main, "<footer>flaz {}</footer>", escape(version));
     document("flaz lab evaluate", STYLE, &main)
@@ -156,26 +157,11 @@ fn windows(report: &EvaluationReport) -> String {
     drawing.finish()
 }
 
-fn table(main: &mut String, table: &crate::text::Table) {
-    let _ = writeln!(main, "<h2>{}</h2>", escape(table.title));
-    if !table.paper.is_empty() {
-        let _ = writeln!(main, "<p>{}</p>", escape(&table.paper));
+fn section(main: &mut String, it: crate::text::Table) {
+    let _ = writeln!(main, "<h2>{}</h2>", escape(it.title));
+    if !it.paper.is_empty() {
+        let _ = writeln!(main, "<p>{}</p>", escape(&it.paper));
     }
-    main.push_str("<div class=\"scroll\">\n<table>\n<thead><tr>");
-    for head in &table.heads {
-        let _ = write!(main, "<th scope=\"col\">{}</th>", escape(head));
-    }
-    main.push_str("</tr></thead>\n<tbody>\n");
-    for row in &table.rows {
-        main.push_str("<tr>");
-        for (column, cell) in row.iter().enumerate() {
-            let cell = escape(cell);
-            let _ = match column {
-                0 => write!(main, "<th scope=\"row\">{cell}</th>"),
-                _ => write!(main, "<td>{cell}</td>"),
-            };
-        }
-        main.push_str("</tr>\n");
-    }
-    main.push_str("</tbody>\n</table>\n</div>\n");
+    let heads: Vec<&str> = it.heads.iter().map(AsRef::as_ref).collect();
+    main.push_str(&table("", &heads, it.rows));
 }

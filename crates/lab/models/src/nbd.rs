@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flaz_device::Env;
-use flaz_engine::volume::Volume;
+use flaz_device::{DeviceError, DeviceOp, Env, Priority};
+use flaz_engine::volume::{IoError, Volume};
 use flaz_nbd::socket::ListenError;
 use flaz_nbd::{Counters, Export, Limits, NbdAddress, Server, Service, Shutdown, serve_connection};
 use flaz_runtime::{Config, Rt, Runtime};
@@ -38,6 +38,30 @@ impl ServeError {
         let what = what.into();
         move |source| Self::System { what, source }
     }
+}
+
+/// A request, for an error: what it does, its offset, and its length in bytes.
+pub(crate) type Place = (DeviceOp, u64, u64);
+
+/// Refuses a request beyond the end of a device of `size` bytes.
+pub(crate) fn check(size: u64, offset: u64, len: u64) -> Result<(), IoError> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(IoError::OutOfRange { offset, len, size }),
+    }
+}
+
+/// Runs `job`, which waits for files, on another thread.
+pub(crate) async fn elsewhere<T: Send + 'static>(
+    (operation, offset, len): Place,
+    job: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, IoError> {
+    let priority = match operation {
+        DeviceOp::Read => Priority::Read,
+        _ => Priority::Write,
+    };
+    let done = Rt.compute(priority, job).await;
+    done.map_err(|source| IoError::Origin(DeviceError::new(operation, offset, len, source)))
 }
 
 /// Serves `volume` until `shutdown` is stopped. `ready` is called when clients can connect, `beside` then runs on the runtime of the

@@ -369,7 +369,7 @@ impl PagedIndex {
     /// The entry of a block.
     ///
     /// # Panics
-    /// If its page is not in memory. The same of all that follow.
+    /// If its page is not in memory, as for all functions below that take a block.
     #[must_use]
     pub fn get(&self, block: LocalBlock) -> Option<Entry> {
         let (_, frame) = self.position(block);

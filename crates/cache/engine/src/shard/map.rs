@@ -97,7 +97,7 @@ impl BlockMap {
         found
     }
 
-    /// The entry of a block that nobody relies on: whether its page has been loaded does not matter.
+    /// The entry of a block, for counts and assertions. Its page need not be in memory.
     pub(super) fn peek(&self, block: LocalBlock) -> Option<Entry> {
         self.index.borrow().get(block)
     }

@@ -1,8 +1,8 @@
 //! The extents of all regions in the order of their sequences, with the records of few regions in memory.
 //!
-//! Regions are added in the order of their generations. A generation is a sequence, given when the region was opened, so the extents of
-//! a region, and of all that were opened later, come after it. Two rings are filled at the same time, so a region that stays open for
-//! long is in memory together with each region of the other ring in turn.
+//! Regions are added in the order of their generations. A region gets its generation from the sequence counter when it is opened, so its
+//! extents have higher sequences. An extent below the generation of the next region is therefore older than all extents still to
+//! come. Both rings fill at the same time: a region that stays open for long is in memory beside each region of the other ring in turn.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

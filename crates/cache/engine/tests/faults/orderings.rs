@@ -1,7 +1,7 @@
 //! The required orderings, by name: checked in the events of both devices, and in the state after a crash in between.
 //!
 //! "Before" refers to completion and issue: the first operation had completed when the second was issued to its device.
-//! `a_write_that_overtakes_an_admission_wins` in `tests/model.rs` checks that a stale admission loses against the write
+//! `a_write_that_overtakes_an_admission_wins` in `tests/model` checks that a stale admission loses against the write
 //! that overtook it.
 
 use std::time::Duration;

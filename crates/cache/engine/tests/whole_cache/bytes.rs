@@ -1,5 +1,5 @@
 //! One client, any byte: a plain array gives the expected result of every request. (Concurrent clients are tested in
-//! `tests/model.rs`, in sectors.)
+//! `tests/model`, in sectors.)
 
 use flaz_device::IoBuf;
 use flaz_engine::policy::PolicyKind;

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use flaz_codec::compressibility::single_value;
 use flaz_codec::{CodecSpec, Meter};
-use flaz_device::{DeviceError, DeviceOp, Env, IoBuf, Priority};
+use flaz_device::{DeviceOp, IoBuf};
 use flaz_engine::volume::{IoError, Segments, StatusExtent, Volume, segment_lens};
-use flaz_runtime::Rt;
 use flaz_trace::Op;
 use flaz_trace::recording::{RECORDED_BLOCK_BYTES, RECORDED_CODECS, Sizes, Stored};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::journal::Journal;
+use crate::nbd::{Place, check, elsewhere};
 
 const BLOCK_BYTES: usize = RECORDED_BLOCK_BYTES as usize;
 
@@ -33,9 +33,6 @@ pub(super) struct Recorded {
     journal: Journal,
 }
 
-/// A place of the device, for an error.
-type Place = (DeviceOp, u64, u64);
-
 impl Recorded {
     pub fn new(mut file: File, journal: Journal) -> io::Result<Self> {
         let size = file.seek(io::SeekFrom::End(0))?;
@@ -46,30 +43,14 @@ impl Recorded {
         })
     }
 
-    fn check(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.size => Ok(()),
-            _ => Err(IoError::OutOfRange {
-                offset,
-                len,
-                size: self.size,
-            }),
-        }
-    }
-
     /// Runs `job` on another thread.
     async fn on_file<T: Send + 'static>(
         &self,
-        (operation, offset, len): Place,
+        place: Place,
         job: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
     ) -> Result<T, IoError> {
         let file = Arc::clone(&self.file);
-        let priority = match operation {
-            DeviceOp::Read => Priority::Read,
-            _ => Priority::Write,
-        };
-        let done = Rt.compute(priority, move || job(&file)).await;
-        done.map_err(|source| IoError::Origin(DeviceError::new(operation, offset, len, source)))
+        elsewhere(place, move || job(&file)).await
     }
 
     /// Frees a range. Returns whether the device can do that.
@@ -94,7 +75,7 @@ impl Volume for Recorded {
     }
 
     async fn read(&self, offset: u64, len: u32) -> Result<Segments, IoError> {
-        self.check(offset, len.into())?;
+        check(self.size, offset, len.into())?;
         let ticket = self.journal.begin(Op::Read, offset, len.into());
         let mut data: Segments = segment_lens(offset, len.into()).map(IoBuf::new).collect();
         let read = move |file: &File| {
@@ -113,7 +94,7 @@ impl Volume for Recorded {
 
     async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), IoError> {
         let len: u64 = data.iter().map(|piece| piece.len() as u64).sum();
-        self.check(offset, len)?;
+        check(self.size, offset, len)?;
         let ticket = self.journal.begin(Op::Write, offset, len);
         let write = move |file: &File| {
             let mut at = offset;
@@ -136,7 +117,7 @@ impl Volume for Recorded {
     }
 
     async fn trim(&self, offset: u64, len: u64, fua: bool) -> Result<(), IoError> {
-        self.check(offset, len)?;
+        check(self.size, offset, len)?;
         if len == 0 {
             return Ok(());
         }
@@ -148,7 +129,7 @@ impl Volume for Recorded {
 
     /// A range that is freed reads as zeros, and is recorded as a trim.
     async fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<(), IoError> {
-        self.check(offset, len)?;
+        check(self.size, offset, len)?;
         if may_unmap && len > 0 {
             let ticket = self.journal.begin(Op::Trim, offset, len);
             if self.punch((DeviceOp::WriteZeroes, offset, len), fua).await? {
@@ -166,7 +147,7 @@ impl Volume for Recorded {
     }
 
     async fn prefetch(&self, offset: u64, len: u64) -> Result<(), IoError> {
-        self.check(offset, len)
+        check(self.size, offset, len)
     }
 
     async fn block_status(
@@ -175,7 +156,7 @@ impl Volume for Recorded {
         len: u64,
         _extents_max: usize,
     ) -> Result<Vec<StatusExtent>, IoError> {
-        self.check(offset, len)?;
+        check(self.size, offset, len)?;
         Ok(vec![StatusExtent {
             len,
             hole: false,

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use flaz_device::{DeviceError, DeviceOp, Env, IoBuf, Nanos, Priority};
+use flaz_device::{DeviceOp, Env, IoBuf, Nanos};
 use flaz_engine::volume::{IoError, Segments, StatusExtent, Volume, segment_lens};
 use flaz_runtime::Rt;
 
 use super::store::Store;
+use crate::nbd::{Place, check, elsewhere};
 use crate::ssd::Description;
 use crate::ssd::drive::{Counters, Drive};
 use crate::ssd::ftl::Wear;
@@ -36,29 +37,18 @@ impl SsdVolume {
     }
 
     fn admit(&self, offset: u64, len: u64) -> Result<Nanos, IoError> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.size => Ok(Rt.now()),
-            _ => Err(IoError::OutOfRange {
-                offset,
-                len,
-                size: self.size,
-            }),
-        }
+        check(self.size, offset, len)?;
+        Ok(Rt.now())
     }
 
     /// Runs `job` on another thread.
     async fn contents<T: Send + 'static>(
         &self,
-        (operation, offset, len): (DeviceOp, u64, u64),
+        place: Place,
         job: impl FnOnce(Store) -> io::Result<T> + Send + 'static,
     ) -> Result<T, IoError> {
         let store = self.store.clone();
-        let priority = match operation {
-            DeviceOp::Read => Priority::Read,
-            _ => Priority::Write,
-        };
-        let done = Rt.compute(priority, move || job(store)).await;
-        done.map_err(|source| IoError::Origin(DeviceError::new(operation, offset, len, source)))
+        elsewhere(place, move || job(store)).await
     }
 }
 

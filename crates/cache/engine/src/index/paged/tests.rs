@@ -6,7 +6,7 @@ use super::super::Index;
 use super::*;
 use crate::units::Location;
 
-/// The device: what was written to each slot, and what was there before.
+/// The device: all versions written to each slot, oldest first.
 #[derive(Default)]
 struct Device(BTreeMap<u32, Vec<Vec<u8>>>);
 
