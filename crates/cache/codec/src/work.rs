@@ -16,37 +16,42 @@ pub struct Work {
     pub restored: [u64; CODECS],
 }
 
-impl Work {
-    const NONE: Self = Self {
-        compressed: [0; CODECS],
-        restored: [0; CODECS],
-    };
+/// Counts of this thread. Each is a cell of its own: a block adds one to a word, because served blocks are counted too.
+struct Counts {
+    compressed: [Cell<u64>; CODECS],
+    restored: [Cell<u64>; CODECS],
 }
 
 thread_local! {
-    static WORK: Cell<Work> = const { Cell::new(Work::NONE) };
+    static COUNTS: Counts = const {
+        Counts {
+            compressed: [const { Cell::new(0) }; CODECS],
+            restored: [const { Cell::new(0) }; CODECS],
+        }
+    };
 }
 
 /// The work of this thread since the last call.
 #[must_use]
 pub fn take() -> Work {
-    WORK.replace(Work::NONE)
+    COUNTS.with(|counts| Work {
+        compressed: counts.compressed.each_ref().map(Cell::take),
+        restored: counts.restored.each_ref().map(Cell::take),
+    })
 }
 
-fn add(codec: CodecId, count: u64, to: impl FnOnce(&mut Work) -> &mut [u64; CODECS]) {
-    let mut work = WORK.get();
-    if let Some(sum) = to(&mut work).get_mut(usize::from(codec.0)) {
-        *sum += count;
-        WORK.set(work);
+fn add(counts: &[Cell<u64>; CODECS], codec: CodecId, blocks: u64) {
+    if let Some(count) = counts.get(usize::from(codec.0)) {
+        count.set(count.get() + blocks);
     }
 }
 
 /// Blocks were compressed.
 pub fn compressed(codec: CodecId, blocks: u64) {
-    add(codec, blocks, |work| &mut work.compressed);
+    COUNTS.with(|counts| add(&counts.compressed, codec, blocks));
 }
 
 /// Blocks were restored.
 pub(crate) fn restored(codec: CodecId, blocks: u64) {
-    add(codec, blocks, |work| &mut work.restored);
+    COUNTS.with(|counts| add(&counts.restored, codec, blocks));
 }
