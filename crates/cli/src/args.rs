@@ -145,7 +145,7 @@ pub struct CreateArgs {
     pub origin: Option<PathBuf>,
     /// Make a cache device that several volumes share, each with its own origin: add them with `flaz volume add`. Then --region-size
     /// is the size of the chunks in which volumes get space
-    #[arg(long, conflicts_with_all = ["origin", "codec", "extent_size", "shards", "sparse", "name"])]
+    #[arg(long, conflicts_with_all = ["origin", "codec", "extent_size", "shards", "index_memory", "sparse", "name"])]
     pub shared: bool,
     /// Codec for new blocks
     // The codec registry provides the text, so that a new codec is one file.
@@ -161,6 +161,11 @@ pub struct CreateArgs {
     /// writes better in write-back [default: one per two cores, 8 at most, fewer in a small cache; at least one per TiB]
     #[arg(long, value_name = "N", value_parser = whole(1..=SHARDS_MAX))]
     pub shards: Option<u32>,
+    /// Memory for the index when the cache is served. The rest of the index is in pages in an area of the cache device, a 64th of it,
+    /// which cannot be added later; a start reads the log, also after a clean stop. Without this option the cache gets such an area if
+    /// its index may take more than a quarter of this machine's memory
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub index_memory: Option<u64>,
     /// Create CACHE as a file of this size if it does not exist. Its space is allocated, so that the file system cannot become
     /// full while the cache is served. On ext4 and XFS, zeroes are written to it as well, for at most 10 seconds, because the
     /// first write to space that was only allocated takes more of the processor
@@ -276,6 +281,10 @@ pub struct ServeArgs {
     /// Number of threads that run shards [default: one per two cores]
     #[arg(long, value_name = "N", value_parser = whole(1..=THREADS_MAX))]
     pub threads: Option<u32>,
+    /// Memory for the index and all else that grows with the cache. Less than the whole index needs a cache that was created with
+    /// --index-memory [default: as created, else all of the index, or a quarter of this machine's memory if that is less]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub index_memory: Option<u64>,
     /// Admission and replacement policy [default: as set, else s3-fifo]
     #[arg(long, value_name = "POLICY", value_parser = choice::<PolicyKind>())]
     pub policy: Option<PolicyKind>,

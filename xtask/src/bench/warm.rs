@@ -365,6 +365,7 @@ impl RecoveryThreads<'_> {
                     shared_budget: None,
                 },
                 origin_writes: OriginWrites::default(),
+                index_memory: None,
             };
             let group = ShardGroup::<Bench>::new(parts, Settings::default());
             group.build(superblock).await?;

@@ -527,6 +527,28 @@ pub struct MemoryReport {
     pub tables_bytes_per_block: f64,
     /// Memory by use. No byte is in two of them.
     pub uses: Vec<MemoryUse>,
+    /// The pages of the index; null: the index is a table in memory.
+    #[serde(default)]
+    pub index_pages: Option<IndexPagesReport>,
+}
+
+/// The pages of an index that is larger than the memory for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct IndexPagesReport {
+    /// Maximum of the uses `index` and `tables` together, in bytes: `--index-memory`.
+    pub bound_bytes: u64,
+    /// Number of pages.
+    pub pages: u64,
+    /// Number of pages in memory.
+    pub pages_in_memory: u64,
+    /// Pages read from the cache device.
+    pub reads: u64,
+    /// The same for each block that a client read.
+    pub reads_per_lookup: f64,
+    /// Pages written to the cache device.
+    pub writes: u64,
+    /// Their share of the bytes written to the cache device.
+    pub written_share: f64,
 }
 
 impl MemoryReport {

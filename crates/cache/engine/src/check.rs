@@ -342,12 +342,18 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         let read = async {
             let epoch = self.superblock.epoch;
             let state = read_state(self.cache, geometry, shard, self.superblock.cache_id(), epoch).await?;
+            if state.image_bytes == 0 {
+                return Ok(None);
+            }
             let image = read_image(self.cache, geometry, &state).await?;
             let contents = ImageContents::parse(&image, geometry, &state, manifest);
-            contents.map_err(|what| crate::shard::ImageError::Contents { shard, what })
+            contents
+                .map(Some)
+                .map_err(|what| crate::shard::ImageError::Contents { shard, what })
         };
         match read.await {
-            Ok(contents) => {
+            Ok(None) => None,
+            Ok(Some(contents)) => {
                 let entries = contents.index.len() as u64;
                 self.tell(Finding::good(
                     "index-image",

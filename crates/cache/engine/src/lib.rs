@@ -17,6 +17,7 @@ pub mod fingerprint;
 pub mod format;
 pub mod host_record;
 pub mod index;
+pub mod index_memory;
 pub mod planted;
 pub mod policy;
 pub mod router;

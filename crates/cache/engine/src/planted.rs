@@ -31,6 +31,12 @@ pub enum PlantedBug {
     RangeLockSkipped,
     /// An admission uses the index page of its block without loading it, which matters only with [`page_index`].
     PageNotLoaded,
+    /// The checksum of an index page is not compared.
+    PageNotCompared,
+    /// An index page leaves memory before its changes are written.
+    ChangedPageEvicted,
+    /// The slot of an index page counts as free while the directory names it.
+    SlotFreedEarly,
     /// A flush is acknowledged and not sent to the origin.
     FlushNotSent,
     /// One flush in 200 is acknowledged and not sent to the origin.
@@ -252,16 +258,23 @@ thread_local! {
     static INDEX_PAGED: std::cell::Cell<bool> = std::cell::Cell::new(std::env::var_os("FLAZ_INDEX_PAGED").is_some());
 }
 
-/// From now on the shards of this thread have a paged index beside their table, and a use of a page that is not in memory panics. No
-/// defect, but a model of an index that is larger than memory. In the environment, `FLAZ_INDEX_PAGED` does it for all threads.
+/// From now on the caches that this thread creates have an area for index pages, and its shards an index of small pages of which few are
+/// in memory, and a table that must agree with it. No defect. In the environment, `FLAZ_INDEX_PAGED` does it for all threads.
 #[cfg(feature = "planted-bugs")]
 pub fn page_index(paged: bool) {
     INDEX_PAGED.set(paged);
 }
 
+/// Whether shards have an index of small pages.
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn is_index_paged() -> bool {
     INDEX_PAGED.get()
+}
+
+/// Whether shards have an index of small pages.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn is_index_paged() -> bool {
+    false
 }
 
 /// Whether this thread has the defect, once in `turns` calls.

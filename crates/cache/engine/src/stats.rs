@@ -151,6 +151,10 @@ counters! {
     cache_reads,
     /// Writes sent to the cache device.
     cache_writes,
+    /// Pages of the index read from the cache device.
+    index_page_reads,
+    /// Pages of the index written to the cache device.
+    index_page_writes,
     /// Times that storing a block waited because too many writes were queued for the cache device.
     cache_writes_full,
     /// Extents written.
@@ -475,6 +479,13 @@ pub struct Holdings {
     pub cached_blocks: u64,
     /// Bytes of memory of the index.
     pub index_bytes: u64,
+    /// Bytes of memory that the index and all else that grows with the cache may take. 0: the index is a table in memory, without a
+    /// bound.
+    pub index_bound_bytes: u64,
+    /// Pages of the index. 0: it is a table.
+    pub index_pages: u64,
+    /// Pages of the index that are in memory.
+    pub index_pages_in_memory: u64,
     /// Bytes of memory for ghosts, region tables, versions of blocks and everything else that grows with the cache.
     pub other_memory_bytes: u64,
     /// Bytes of buffers of the extents that are open, queued or in flight.
@@ -499,7 +510,7 @@ pub struct Holdings {
     pub origin_reads_in_flight: u64,
     /// Whether the cache device failed and is no longer used.
     pub cache_failed: bool,
-    /// Bytes of the fragments of cached blocks, to about 1 % ([`crate::index::Index::fragment_bytes`]).
+    /// Bytes of the fragments of cached blocks, to about 1 % ([`crate::index::Fragments::bytes`]).
     pub fragment_bytes: u64,
     /// Number of dirty blocks.
     pub dirty_blocks: u64,
@@ -528,6 +539,9 @@ impl Holdings {
     pub fn add(&mut self, other: &Self) {
         self.cached_blocks += other.cached_blocks;
         self.index_bytes += other.index_bytes;
+        self.index_bound_bytes += other.index_bound_bytes;
+        self.index_pages += other.index_pages;
+        self.index_pages_in_memory += other.index_pages_in_memory;
         self.other_memory_bytes += other.other_memory_bytes;
         self.extent_bytes += other.extent_bytes;
         self.histogram_bytes += other.histogram_bytes;

@@ -4,9 +4,10 @@
 //! heaps; the kernel says what is resident. What is in use and not counted is `other`; what is resident and not in use is `free`. So
 //! the sum is the resident memory, except for memory that was allocated and never touched.
 
-use flaz_control::report::{MemoryReport, MemoryUse};
+use flaz_control::report::{IndexPagesReport, MemoryReport, MemoryUse};
 use flaz_device::buf;
 use flaz_engine::advise;
+use flaz_engine::index::PAGE_BYTES;
 use flaz_engine::shard::EXTENTS_IN_MEMORY_MAX;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_runtime::memory::used_bytes;
@@ -50,7 +51,23 @@ pub(crate) fn memory_report(stats: &StatsSnapshot, facts: &Facts<'_>) -> MemoryR
         index_bytes_per_block: each(holdings.index_bytes),
         tables_bytes_per_block: each(holdings.other_memory_bytes),
         uses,
+        index_pages: index_pages(stats),
     }
+}
+
+fn index_pages(stats: &StatsSnapshot) -> Option<IndexPagesReport> {
+    let (holdings, counts) = (&stats.holdings, &stats.counts);
+    let share = |part: u64, all: u64| part as f64 / all.max(1) as f64;
+    let written = counts.index_page_writes * PAGE_BYTES as u64;
+    (holdings.index_pages > 0).then(|| IndexPagesReport {
+        bound_bytes: holdings.index_bound_bytes,
+        pages: holdings.index_pages,
+        pages_in_memory: holdings.index_pages_in_memory,
+        reads: counts.index_page_reads,
+        reads_per_lookup: share(counts.index_page_reads, counts.hit_blocks + counts.miss_blocks),
+        writes: counts.index_page_writes,
+        written_share: share(written, counts.cache_write_bytes),
+    })
 }
 
 fn uses(counted: Counted, in_use: u64, resident: Resident, reserve: u64) -> Vec<MemoryUse> {

@@ -15,6 +15,7 @@ use flaz_engine::cache::{self, CacheError, CreateOptions, Sizes};
 use flaz_engine::check::{Finding, Object, walk};
 use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::format::superblock::{State, Superblock};
+use flaz_engine::index_memory;
 use flaz_engine::settings::{Settings, StoredSettings};
 use flaz_runtime::file::{FileDevice, Hold, Identity, OpenMode, locked_by};
 use flaz_runtime::{Config, Runtime};
@@ -28,6 +29,7 @@ use crate::error::HostError;
 use crate::next_start::foresee;
 use crate::origin::{another, refuse_used, warn_if_weak};
 use crate::pool::{Place, in_use, peek};
+use crate::process::memory_bytes;
 use crate::safety;
 use crate::spec::CreateSpec;
 use crate::status::{cache_report, volume_report};
@@ -141,6 +143,16 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
         region_bytes: spec.region_bytes,
         shard_count: spec.shards,
         threads: Some(threads_default()),
+        index_memory: None,
+    };
+    let wish = GeometryOptions {
+        index_memory: match spec.index_memory {
+            Some(bytes) => Some(bytes),
+            // The area would take its space at once.
+            None if device.is_sparse() => None,
+            None => index_memory::default(device.len(), memory_bytes()),
+        },
+        ..wish
     };
     let options = CreateOptions {
         codec: spec.codec,
@@ -491,6 +503,9 @@ fn superblock_fields(superblock: &Superblock) -> Vec<(&'static str, Value)> {
         ("region_bytes", json!(geometry.region_bytes)),
         ("shards", json!(geometry.shard_count)),
         ("regions_a_shard", json!(geometry.regions_per_shard)),
+        ("index_pages_offset", json!(geometry.index_offset())),
+        ("index_pages_bytes", json!(geometry.index_bytes)),
+        ("index_memory_bytes", json!(superblock.index_memory)),
         ("origin_bytes", json!(geometry.origin_len)),
         ("origin", json!(superblock.origin_path)),
         ("origin_identity", json!(superblock.origin_identity)),

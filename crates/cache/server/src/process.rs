@@ -161,13 +161,20 @@ impl Surplus {
 
 /// Memory that the machine has without writing any out; 0 if that is not known.
 fn available_bytes() -> u64 {
-    std::fs::read_to_string("/proc/meminfo").map_or(0, |text| available_in(&text))
+    meminfo("MemAvailable:")
 }
 
-fn available_in(meminfo: &str) -> u64 {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
+/// Memory of the machine; 0 if that is not known.
+pub(crate) fn memory_bytes() -> u64 {
+    meminfo("MemTotal:")
+}
+
+fn meminfo(field: &str) -> u64 {
+    std::fs::read_to_string("/proc/meminfo").map_or(0, |text| field_of(&text, field))
+}
+
+fn field_of(meminfo: &str, field: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(field));
     let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.unwrap_or(0) << 10
 }
@@ -182,10 +189,13 @@ mod tests {
     fn available_memory_is_read_in_bytes() {
         let text = "MemTotal:        512 kB\nMemAvailable:    300 kB\nBuffers:   1 kB\n";
         assert_eq!(
-            (available_in(text), available_in("MemTotal: 5 kB")),
+            (
+                field_of(text, "MemAvailable:"),
+                field_of("MemTotal: 5 kB", "MemAvailable:")
+            ),
             (300 << 10, 0)
         );
-        assert!(available_bytes() > 0);
+        assert!(0 < available_bytes() && available_bytes() <= memory_bytes());
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct CreateSpec {
     pub region_bytes: Option<u64>,
     /// Number of shards; by default it depends on the size of the cache.
     pub shards: Option<u32>,
+    /// Bytes of memory for the index, for the next starts; by default it depends on this machine.
+    pub index_memory: Option<u64>,
 }
 
 /// A cache to serve.
@@ -48,6 +50,8 @@ pub struct ServeSpec {
     pub settings: SettingsPatch,
     /// Threads that drive shards; by default one for every two cores.
     pub threads: Option<u32>,
+    /// Bytes of memory for the index and all else that grows with the cache; by default as created, else it depends on this machine.
+    pub index_memory: Option<u64>,
     /// Start with an empty cache if the cached data may not belong to the origin.
     pub discard_cache: bool,
     /// Discard writes that have not reached the origin.

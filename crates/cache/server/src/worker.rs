@@ -43,6 +43,8 @@ pub struct WorkerParts {
     pub state: Arc<StateFile>,
     /// Of the volumes on the cache device, if it is shared.
     pub shared_budget: Option<Arc<SharedBudget>>,
+    /// Memory for a paged index.
+    pub index_memory: Option<u64>,
     pub mailboxes: Vec<Sender<Order>>,
     /// Shared by the whole process.
     pub origin_writes: OriginWrites,
@@ -108,6 +110,7 @@ impl Worker {
                 shared_budget: parts.shared_budget,
             },
             origin_writes: parts.origin_writes,
+            index_memory: parts.index_memory,
         };
         let mode = parts.settings.mode;
         let device_timeout = DeviceTimeout::new(Rt, parts.device_timeout, mode, move |limit| {

@@ -128,6 +128,7 @@ pub(super) fn with_idle<T>(
         discard_dirty: false,
         after_crash: AfterCrash::Warm,
         device_timeout: None,
+        index_memory: None,
         state_dir: idle.state_dir.clone().or_else(host::default_directory),
         read_only: false,
         emulate_origin: None,

@@ -51,6 +51,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
         extent_bytes: args.extent_size,
         region_bytes: args.region_size,
         shards: args.shards,
+        index_memory: args.index_memory,
     };
     let report = match host::create(&spec) {
         Ok(report) => report,
@@ -138,6 +139,6 @@ fn is_asked_for(args: &CreateArgs, error: &(dyn Error + Send + Sync + 'static)) 
         }
         _ => false,
     };
-    let asked = args.region_size.is_some() || args.shards.is_some();
+    let asked = args.region_size.is_some() || args.shards.is_some() || args.index_memory.is_some();
     asked && error.downcast_ref().is_some_and(of_layout)
 }

@@ -121,6 +121,7 @@ fn spec(args: &ServeArgs, uuid: &Uuid, nbd_default: PathBuf) -> ServeSpec {
         metrics: args.metrics.clone(),
         settings: args.settings(),
         threads: args.threads,
+        index_memory: args.index_memory,
         discard_cache: args.discard_cache,
         discard_dirty: args.discard_dirty,
         after_crash: args.after_crash,

@@ -503,6 +503,19 @@ fn memory(page: &mut Page, memory: &MemoryReport) {
             memory.tables_bytes_per_block
         ),
     );
+    if let Some(index) = &memory.index_pages {
+        page.line(
+            "Index pages",
+            &format!(
+                "{} of {} in memory, at most {} with ghosts and tables; {:.3} reads a lookup, {:.1} % of the SSD's writes",
+                HumanCount(index.pages_in_memory),
+                HumanCount(index.pages),
+                HumanBytes(index.bound_bytes),
+                index.reads_per_lookup,
+                100.0 * index.written_share
+            ),
+        );
+    }
     for used in &memory.uses {
         let limit = used
             .bytes_max

@@ -44,6 +44,20 @@ fn systemd_is_told_why_a_start_is_refused() {
 }
 
 #[test]
+fn a_bound_of_the_index_needs_an_area_for_its_pages() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 64M --origin origin").succeeded();
+    scratch.run("serve cache --index-memory 100K").refused(
+        FAILURE,
+        &[
+            "created without an area for index pages",
+            "flaz create --index-memory",
+        ],
+    );
+}
+
+#[test]
 fn serve_with_invalid_options() {
     let scratch = Scratch::new();
     scratch.run("serve").refused(USAGE, &["<CACHE>"]);

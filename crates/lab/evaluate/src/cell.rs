@@ -215,6 +215,7 @@ async fn open(
         region_bytes: Some(region_bytes.max(u64::from(setup.extent_bytes) * 4)),
         shard_count: Some(1),
         threads: None,
+        index_memory: None,
     };
     // Metadata is not part of the capacity.
     let plan = Geometry::plan(cache_bytes + (4 << 20), 512, origin.len(), wish).map_err(|it| text(&it))?;

@@ -217,6 +217,7 @@ fn geometry(cache_bytes: u64) -> GeometryOptions {
         region_bytes: Some(region_bytes),
         shard_count: Some(1),
         threads: None,
+        index_memory: None,
     }
 }
 

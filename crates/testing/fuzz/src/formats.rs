@@ -35,6 +35,7 @@ fn geometry() -> Geometry {
         region_bytes: Some(128 << 10),
         shard_count: Some(1),
         threads: None,
+        index_memory: None,
     };
     Geometry::plan(DEVICE_LEN, 512, 1 << 20, wish).expect("it fits")
 }

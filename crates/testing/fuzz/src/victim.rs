@@ -136,6 +136,7 @@ impl Made {
                     region_bytes: Some(region_bytes),
                     shard_count: Some(shape.shard_count),
                     threads: None,
+                    index_memory: None,
                 }
                 .into(),
                 codec: CodecChoice::default(),

@@ -1,5 +1,7 @@
 //! Creating an empty cache.
 
+use std::num::NonZeroU64;
+
 use flaz_codec::CodecChoice;
 use flaz_device::{Device, DeviceError, IoBuf};
 use uuid::Uuid;
@@ -55,8 +57,12 @@ pub struct CreateOptions {
 /// [`CacheError`] if the layout is invalid (nothing is written then) or the device fails.
 pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Superblock, CacheError> {
     let sector_bytes = cache.alignment().max(512);
+    let mut index_memory = None;
     let geometry = match options.wish {
-        Sizes::Fitted(wish) => Geometry::plan(cache.len(), sector_bytes, options.origin_len, wish)?,
+        Sizes::Fitted(wish) => {
+            index_memory = wish.index_memory.and_then(NonZeroU64::new);
+            Geometry::plan(cache.len(), sector_bytes, options.origin_len, wish)?
+        }
         Sizes::Planned(geometry) => {
             geometry.check(cache.len())?;
             assert!(
@@ -79,6 +85,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         codec: options.codec,
         settings: StoredSettings::default(),
         budget_used: Some(0),
+        index_memory,
         origin_fingerprint: None,
         origin_created_len: options.origin_len,
         origin_identity: options.origin_identity,
@@ -107,8 +114,11 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
     clear_manifest(cache, &geometry, superblock.cache_id()).await?;
     clear_intents(cache, &geometry).await?;
     if cache.is_sparse() {
-        // Enough to run. The other regions get their space when they are first used: see `Shard::start`.
-        let start = geometry.data_offset();
+        // Enough to run, with the area for index pages. The other regions get their space when they are first used: see `Shard::start`.
+        let start = match geometry.index_bytes {
+            0 => geometry.data_offset(),
+            _ => geometry.index_offset(),
+        };
         let len = geometry.region_offset(0, REGIONS_MIN) - start;
         cache.allocate(start, len).await?;
     }

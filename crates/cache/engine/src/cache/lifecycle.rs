@@ -440,14 +440,22 @@ impl<P: Platform, S: ShardSet> Opening<'_, P, S> {
         };
         let begun = self.around.env.now();
         self.shards.build(&self.superblock).await?;
+        let mut from_log = start == Start::Recovered;
         if let Start::Warm(epoch) = opened.start {
             match self.shards.load_images(epoch).await? {
                 Ok(0) => {}
                 Ok(refused) => tracing::warn!("{refused} index entries were invalid and were skipped"),
-                Err(error) => opened.start = self.without_images(error).await?,
+                Err(error) => {
+                    let is_absent = matches!(error, ImageError::Absent { .. });
+                    let instead = self.without_images(error).await?;
+                    from_log = instead == Start::Recovered;
+                    if !is_absent {
+                        opened.start = instead;
+                    }
+                }
             }
         }
-        if opened.start == Start::Recovered {
+        if from_log {
             match self.shards.recover(trust).await? {
                 Ok(recovered) => {
                     opened.recovered = recovered;
@@ -469,19 +477,23 @@ impl<P: Platform, S: ShardSet> Opening<'_, P, S> {
         Ok(opened)
     }
 
-    /// How to start without usable index images. Where blocks may be dirty, from the log, in a new epoch: shards that had
+    /// How to start without usable index images. Where there are none, and where blocks may be dirty, from the log, in a new epoch: shards that had
     /// loaded their image and are dropped now may have written to the log in this one, and moved dirty blocks. If an image and the
     /// manifest contradict each other, the log that the manifest describes may lack the newest versions, so the cache is not
     /// opened.
     async fn without_images(&mut self, error: ImageError) -> Result<Start, CacheError> {
-        if !self.superblock.dirty {
+        let is_absent = matches!(error, ImageError::Absent { .. });
+        if !self.superblock.dirty && !is_absent {
             return Ok(cold(&error));
         }
         if let ImageError::Contradiction { .. } = error {
             let why = Unreadable::Image(error);
             return Err(CacheError::DirtyUnreadable { why });
         }
-        tracing::warn!(%error, "the log is read instead");
+        match is_absent {
+            true => tracing::info!("the log is read: {error}"),
+            false => tracing::warn!(%error, "the log is read instead"),
+        }
         self.superblock.epoch = next_epoch(&self.superblock)?;
         write_superblock(&*self.around.cache, &mut self.superblock).await?;
         self.shards.build(&self.superblock).await?;
@@ -497,7 +509,7 @@ fn cold(why: &dyn std::fmt::Display) -> Start {
 fn report_recovery(recovered: &Recovered, took: Duration) {
     let seconds = took.as_secs_f64();
     tracing::warn!(
-        "recovered after a crash: {} blocks of {} regions are cached after {seconds:.3} s, {} of them dirty; {} blocks of {} \
+        "recovered from the log: {} blocks of {} regions are cached after {seconds:.3} s, {} of them dirty; {} blocks of {} \
          stripes with writes in flight were dropped",
         recovered.blocks,
         recovered.regions,

@@ -120,6 +120,7 @@ impl<P: Platform> LocalCache<P> {
             share: Share::ALL,
             around: around.clone(),
             origin_writes: OriginWrites::default(),
+            index_memory: None,
         };
         let group = ShardGroup::new(parts, settings);
         let (lifecycle, opened) = Lifecycle::open(&around, superblock, options, &group).await?;

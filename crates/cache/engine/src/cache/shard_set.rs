@@ -121,6 +121,8 @@ pub struct GroupParts<P: Platform> {
     pub around: Surroundings<P>,
     /// Shared by all shards of the cache.
     pub origin_writes: OriginWrites,
+    /// Memory for the index and all else that grows with the cache: see [`ShardParts::index_memory`].
+    pub index_memory: Option<u64>,
 }
 
 /// The shards of one thread, in the order of their numbers.
@@ -213,8 +215,13 @@ impl<P: Platform> ShardGroup<P> {
             }
             shard.recover(region_done).await
         }));
+        let parts = parts.await;
+        for shard in shards.iter() {
+            // If any shard failed, all are dropped.
+            shard.pages_written().await;
+        }
         let mut total = Recovered::default();
-        for part in parts.await {
+        for part in parts {
             total.add(&part?);
         }
         Ok(total)
@@ -244,6 +251,7 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
                 origin_writes: self.parts.origin_writes.clone(),
                 host_records: around.host_records.clone(),
                 shared_budget: around.shared_budget.clone(),
+                index_memory: self.parts.index_memory,
             })
         });
         self.shards.replace(shards.collect());

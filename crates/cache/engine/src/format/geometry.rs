@@ -6,6 +6,7 @@
 //! 128 KiB  shard states, one 4 KiB page a shard
 //!          manifest, twice for each shard, whole pages
 //!          intent bitmap, 512-byte sectors, whole pages a shard
+//!          area for index pages, if the cache has one: the parts of the shards, one after the other
 //!          (rounded up to 64 KiB)
 //!          region 0 of shard 0, of shard 1, ...; region 1 of shard 0, of shard 1, ...
 //! ```
@@ -15,6 +16,7 @@ use std::ops::{Deref, RangeInclusive};
 use crate::format::FormatError;
 use crate::format::layout::Layout;
 use crate::format::manifest::REGION_BYTES_MAX;
+use crate::planted::is_index_paged;
 use crate::units::{BlockNumber, Location};
 use crate::volume::STRIPE_BYTES;
 
@@ -46,6 +48,10 @@ const REGION_SHARE_DEFAULT: u64 = 128;
 const REGION_BYTES_DEFAULT: std::ops::RangeInclusive<u64> = (256 << 10)..=(16 << 20);
 /// Most records of a region for each 4 KiB of it: limits the index for any data.
 pub const RECORDS_PER_BLOCK_MAX: u64 = 8;
+
+/// The area for index pages takes this share of the cache: 16 bytes for each block, if blocks are stored in a quarter of their size.
+/// Pages are at least half full in the long run, with 8 bytes for each entry.
+const INDEX_AREA_SHARE: u64 = 64;
 
 /// The shards of a volume's cache, if not given, are so many that this many such volumes have space on a shared device.
 pub const VOLUMES_PLANNED: u32 = 64;
@@ -90,6 +96,8 @@ pub struct GeometryOptions {
     pub region_bytes: Option<u64>,
     /// Number of shards.
     pub shard_count: Option<u32>,
+    /// Bytes of memory for the index when the cache is served: lay out an area for the pages that do not fit.
+    pub index_memory: Option<u64>,
     /// Number of threads that are to drive the shards: no more shards than that are planned for them, because each shard packs
     /// the writes in flight into extents of its own.
     pub threads: Option<u32>,
@@ -119,6 +127,16 @@ impl Geometry {
         origin_len: u64,
         wish: GeometryOptions,
     ) -> Result<Self, FormatError> {
+        if is_index_paged() && wish.index_memory.is_none() {
+            // For tests: each cache that has space for it has an area.
+            let paged = GeometryOptions {
+                index_memory: Some(0),
+                ..wish
+            };
+            if let Ok(plan) = Self::plan(device_len, sector_bytes, origin_len, paged) {
+                return Ok(plan);
+            }
+        }
         let least = Self::smallest(sector_bytes, origin_len, wish);
         least.check_options()?;
         let mut roomy = least;
@@ -192,6 +210,11 @@ impl Geometry {
         self.regions_per_shard = 0;
         self.layout.regions_max = 0;
         self.layout.shard_count = wish.shard_count.unwrap_or_else(|| self.default_shards(wish));
+        if wish.index_memory.is_some() {
+            let of_each = device_len / INDEX_AREA_SHARE / u64::from(self.shard_count);
+            self.layout.index_bytes =
+                of_each.next_multiple_of(PAGE_BYTES as u64) * u64::from(self.shard_count);
+        }
         let room = self.room() / u64::from(self.shard_count);
         if wish.region_bytes.is_none() {
             let share = (room / REGION_SHARE_DEFAULT).max(1);
@@ -231,6 +254,7 @@ impl Geometry {
                 shard_count: wish.shard_count.unwrap_or(1),
                 regions_max: REGIONS_MIN * GROWTH_MAX,
                 stripes_max: origin_len.div_ceil(STRIPE_BYTES),
+                index_bytes: 0,
             },
             device_len: 0,
             regions_per_shard: REGIONS_MIN,
@@ -316,6 +340,19 @@ impl Geometry {
     /// [`FormatError::Field`] for the first invalid field.
     pub fn check(&self, device_len: u64) -> Result<(), FormatError> {
         self.check_options()?;
+        // Nothing may overflow that is worked out from it.
+        let area = self.index_bytes.div_ceil(u64::from(self.shard_count)) / PAGE_BYTES as u64;
+        let whole = PAGE_BYTES as u64 * u64::from(self.shard_count);
+        if self.index_bytes > self.device_len.min(device_len)
+            || !self.index_bytes.is_multiple_of(whole)
+            || area > u64::from(u32::MAX)
+        {
+            return fail(
+                "bytes of index pages",
+                format!("a multiple of {whole}, less than the device"),
+                self.index_bytes.to_string(),
+            );
+        }
         if self.regions_per_shard < REGIONS_MIN || self.regions_per_shard > REGIONS_MAX {
             return fail(
                 "regions a shard",

@@ -31,6 +31,8 @@ pub struct Layout {
     pub regions_max: u32,
     /// Most stripes of the exported device: the intent bitmap has room for them.
     pub stripes_max: u64,
+    /// Bytes of the area for index pages, of all shards. 0: there is none, and the index is always in memory.
+    pub index_bytes: u64,
 }
 
 impl Layout {
@@ -139,10 +141,29 @@ impl Layout {
         LocalBlock(self.local_stripes() * STRIPE_BLOCKS)
     }
 
+    /// Byte offset of the area for index pages.
+    #[must_use]
+    pub fn index_offset(&self) -> u64 {
+        self.intent_offset() + self.intent_len()
+    }
+
+    /// Byte offset of one shard's part of the area for index pages.
+    #[must_use]
+    pub fn shard_index_offset(&self, shard: u32) -> u64 {
+        debug_assert!(shard < self.shard_count);
+        self.index_offset() + self.shard_index_len() * u64::from(shard)
+    }
+
+    /// Bytes of one shard's part of the area for index pages.
+    #[must_use]
+    pub fn shard_index_len(&self) -> u64 {
+        self.index_bytes / u64::from(self.shard_count)
+    }
+
     /// Byte offset of the first region.
     #[must_use]
     pub fn data_offset(&self) -> u64 {
-        (self.intent_offset() + self.intent_len()).next_multiple_of(AREA_ALIGNMENT)
+        (self.index_offset() + self.index_bytes).next_multiple_of(AREA_ALIGNMENT)
     }
 
     /// Byte offset of a region.

@@ -58,6 +58,19 @@ pub struct ManifestEntry {
     pub len: u32,
 }
 
+/// A checksum of the entries of a shard, after a clean stop that leaves no index image: a manifest that the device has lost writes of
+/// has another one.
+#[must_use]
+pub fn entries_checksum(entries: impl IntoIterator<Item = ManifestEntry>) -> u32 {
+    entries.into_iter().fold(0, |checksum, entry| {
+        let mut bytes = [0; 14];
+        (bytes[0], bytes[1]) = (entry.state as u8, entry.ring as u8);
+        bytes[2..10].copy_from_slice(&entry.generation.0.to_le_bytes());
+        bytes[10..].copy_from_slice(&entry.len.to_le_bytes());
+        crc32c::crc32c_append(checksum, &bytes)
+    })
+}
+
 impl ManifestEntry {
     /// A region that is not in use.
     pub const FREE: Self = Self {

@@ -329,6 +329,7 @@ mod tests {
                 region_bytes: Some(region_bytes),
                 shard_count: Some(1),
                 threads: None,
+                index_memory: None,
             };
             let geometry = Geometry::plan(4 << 30, 512, 1 << 30, wish).expect("fits");
             let most = summary_bytes_max(&geometry);

@@ -7,7 +7,7 @@
 //! the older one; then it writes the same bytes to the other slot.
 
 use flaz_codec::{CodecChoice, CodecId};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use uuid::Uuid;
 
 use zerocopy::little_endian::{I32, U16, U32, U64};
@@ -75,7 +75,8 @@ struct RawSuperblock {
     /// The number of [`WriteBudget`](crate::write_budget::WriteBudget); its kind is in the settings.
     write_budget: U64,
     budget_used: U64,
-    reserved_middle: [u8; 328],
+    index_memory: U64,
+    reserved_middle: [u8; 320],
     volumes: [RawVolume; VOLUMES_MAX],
     reserved_end: [u8; 512],
 }
@@ -154,6 +155,8 @@ pub struct Superblock {
     /// Bytes taken from the write budget that time had not refilled at the clean stop. `None`: unknown, because the cache was not
     /// stopped cleanly. Not stored while *open*.
     pub budget_used: Option<u64>,
+    /// Bytes of memory for the index that were chosen when the cache was created.
+    pub index_memory: Option<NonZeroU64>,
     /// Fingerprint of the origin at a clean stop, or at this opening: see [`crate::fingerprint`]. Stored only while
     /// *clean*.
     pub origin_fingerprint: Option<NonZeroU32>,
@@ -251,8 +254,8 @@ impl Superblock {
             volume_count: U32::new(1),
             texts_checksum: U32::new(crc32c::crc32c(&texts_page)),
             stripes_max: U64::new(geometry.stripes_max),
-            index_table_offset: U64::new(0),
-            index_table_bytes: U64::new(0),
+            index_table_offset: U64::new(index_offset(geometry)),
+            index_table_bytes: U64::new(geometry.index_bytes),
             settings: RawSettings::of(&self.settings)?,
             regions_max: U32::new(geometry.regions_max),
             reserved: [0; 4],
@@ -261,7 +264,8 @@ impl Superblock {
                 State::Open => 0,
                 State::Clean | State::Empty => self.budget_used.unwrap_or(u64::MAX),
             }),
-            reserved_middle: [0; 328],
+            index_memory: U64::new(self.index_memory.map_or(0, NonZeroU64::get)),
+            reserved_middle: [0; 320],
             volumes,
             reserved_end: [0; 512],
         };
@@ -312,13 +316,6 @@ impl Superblock {
         if raw.volume_count.get() != 1 {
             return fail("volumes", "1", raw.volume_count.get().to_string());
         }
-        if raw.index_table_bytes.get() != 0 {
-            return fail(
-                "bytes of index pages",
-                "0",
-                raw.index_table_bytes.get().to_string(),
-            );
-        }
         let computed = crc32c::crc32c(texts_page);
         if raw.texts_checksum.get() != computed {
             return Err(FormatError::Checksum {
@@ -342,12 +339,20 @@ impl Superblock {
                 shard_count: raw.shard_count.get(),
                 regions_max: raw.regions_max.get(),
                 stripes_max: raw.stripes_max.get(),
+                index_bytes: raw.index_table_bytes.get(),
             },
             device_len: raw.device_len.get(),
             regions_per_shard: raw.regions_per_shard.get(),
             origin_len: volume.origin_len.get(),
         };
         geometry.check(device_len)?;
+        if raw.index_table_offset.get() != index_offset(&geometry) {
+            return fail(
+                "position of index pages",
+                &index_offset(&geometry).to_string(),
+                raw.index_table_offset.get().to_string(),
+            );
+        }
         if volume.first_stripe.get() != 0 {
             return fail(
                 "first stripe of the volume",
@@ -421,11 +426,20 @@ impl Superblock {
                 (State::Open, _) | (_, u64::MAX) => None,
                 (State::Clean | State::Empty, bytes) => Some(bytes),
             },
+            index_memory: NonZeroU64::new(raw.index_memory.get()),
             origin_fingerprint: NonZeroU32::new(volume.fingerprint.get()).filter(|_| state == State::Clean),
             origin_created_len,
             origin_identity: text(&texts.identity, texts.identity_len, "origin identity")?,
             origin_path: text(&texts.path, texts.path_len, "origin path")?,
         })
+    }
+}
+
+/// The position of the area for index pages; 0 without one.
+fn index_offset(geometry: &Geometry) -> u64 {
+    match geometry.index_bytes {
+        0 => 0,
+        _ => geometry.index_offset(),
     }
 }
 
@@ -435,7 +449,6 @@ mod tests {
     use crate::format::geometry::GeometryOptions;
     use crate::settings::Mode;
     use crate::write_budget::WriteBudget;
-    use std::num::NonZeroU64;
 
     fn superblock() -> Superblock {
         Superblock {
@@ -456,6 +469,7 @@ mod tests {
                 ..StoredSettings::default()
             },
             budget_used: Some(12_345_678),
+            index_memory: NonZeroU64::new(64 << 20),
             origin_fingerprint: NonZeroU32::new(77),
             origin_created_len: 1 << 30,
             origin_identity: "file:inode=5".into(),
@@ -525,6 +539,43 @@ mod tests {
             error.contains(&versions) && error.contains("flaz create"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn an_area_for_index_pages_is_at_its_place() {
+        let wish = GeometryOptions {
+            index_memory: Some(1 << 20),
+            ..GeometryOptions::default()
+        };
+        let geometry = Geometry::plan(64 << 20, 512, 1 << 30, wish).expect("fits");
+        assert_eq!(geometry.index_bytes, 1 << 20, "a 64th");
+        assert!(geometry.index_offset() + geometry.index_bytes <= geometry.data_offset());
+        let with_area = Superblock {
+            geometry,
+            ..superblock()
+        };
+        let page = with_area.to_bytes().expect("fits");
+        assert_eq!(Superblock::parse(&page, 64 << 20), Ok(with_area));
+        let without = superblock().to_bytes().expect("fits");
+        for (at, value) in [
+            (128, geometry.index_offset() + 4096),
+            (128, 0),
+            (136, (1 << 20) + 512),
+            (136, 0),
+            (136, 64 << 20),
+            (136, u64::MAX - 4095),
+        ] {
+            for page in [&page, &without] {
+                let mut page = page.clone();
+                if page[at..at + 8] == value.to_le_bytes() {
+                    continue;
+                }
+                page[at..at + 8].copy_from_slice(&value.to_le_bytes());
+                let checksum = checksum_without(&page[..PAGE_BYTES], 12);
+                page[12..16].copy_from_slice(&checksum.to_le_bytes());
+                assert!(Superblock::parse(&page, 64 << 20).is_err(), "{value} at {at}");
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::units::LocalBlock;
 /// Most pages of a chunk.
 const CHUNK_PAGES_MAX: usize = 512;
 const IN_MEMORY: u64 = 1 << 63;
+const DIRTY: u64 = 1 << 62;
 
 /// Where a page is on the device, and the checksum of its bytes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub struct Saved {
     pub slot: u32,
     /// CRC-32C of the whole page. It makes an older version of the page, and another page, as invalid as damage.
     pub checksum: u32,
+    /// Whether it has entries of dirty blocks.
+    pub dirty: bool,
 }
 
 /// Where a page is.
@@ -29,7 +32,7 @@ pub(super) enum Place {
 
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// The first block, and [`IN_MEMORY`].
+    /// The first block, [`IN_MEMORY`], and [`DIRTY`] of a page that is away.
     first: u64,
     /// A frame or a slot.
     at: u32,
@@ -42,20 +45,28 @@ impl Page {
     fn new(first: LocalBlock, place: Place) -> Self {
         let (mark, at, checksum) = match place {
             Place::Frame(frame) => (IN_MEMORY, frame, 0),
-            Place::Away(Saved { slot, checksum }) => (0, slot, checksum),
+            Place::Away(Saved {
+                slot,
+                checksum,
+                dirty,
+            }) => (if dirty { DIRTY } else { 0 }, slot, checksum),
         };
         let first = first.0 | mark;
         Self { first, at, checksum }
     }
 
     fn first(self) -> LocalBlock {
-        LocalBlock(self.first & !IN_MEMORY)
+        LocalBlock(self.first & !(IN_MEMORY | DIRTY))
     }
 
     fn place(self) -> Place {
         let Self { first, at, checksum } = self;
         match first & IN_MEMORY {
-            0 => Place::Away(Saved { slot: at, checksum }),
+            0 => Place::Away(Saved {
+                slot: at,
+                checksum,
+                dirty: first & DIRTY != 0,
+            }),
             _ => Place::Frame(at),
         }
     }
@@ -89,9 +100,10 @@ impl Directory {
         self.len
     }
 
+    /// Bytes of memory. Not the sum of all chunks, which would take long for each load of a page, but at least about that.
     pub(super) fn memory_bytes(&self) -> usize {
-        let pages: usize = self.chunks.iter().map(Vec::capacity).sum();
-        pages * size_of::<Page>() + self.chunks.capacity() * size_of::<Vec<Page>>()
+        let chunk = CHUNK_PAGES_MAX * size_of::<Page>() + size_of::<Vec<Page>>();
+        self.chunks.len() * chunk
     }
 
     /// The page of a block.
@@ -205,6 +217,7 @@ mod tests {
             _ => Place::Away(Saved {
                 slot: n as u32,
                 checksum: !n as u32,
+                dirty: n.is_multiple_of(2),
             }),
         };
         let mut directory = Directory::new(place(0));

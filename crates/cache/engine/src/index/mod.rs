@@ -16,7 +16,7 @@ mod slots;
 pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
 pub use leaf::PAGE_BYTES;
-pub use paged::{FRAMES_MIN, PageRead, PageWrite, PagedIndex};
+pub use paged::{FRAMES_MIN, PagePlan, PageRead, PageWrite, PagedIndex};
 
 use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
 use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_BLOCKS_MAX};
@@ -45,7 +45,7 @@ pub struct Index {
 /// A group counts with the first of its members that is added, and until the last one is removed. Only the index can tell which these
 /// are, because members are spread over it: see [`Index::others_name`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Fragments {
+pub struct Fragments {
     /// Blocks with a fragment.
     blocks: u64,
     bytes: u64,
@@ -54,6 +54,32 @@ struct Fragments {
 }
 
 impl Fragments {
+    /// Number of dirty blocks.
+    #[must_use]
+    pub fn dirty_blocks(&self) -> u64 {
+        self.dirty_blocks
+    }
+
+    /// Bytes that dirty blocks take of their regions: of the sectors that their fragments touch, or of a record.
+    #[must_use]
+    pub fn dirty_device_bytes(&self) -> u64 {
+        self.dirty_sectors * SECTOR_BYTES
+    }
+
+    /// Bytes of the fragments that the entries name, headers included; those of a group once, while one of its blocks has it.
+    /// Worked out from the sectors that they touch, which is all that an entry knows: right to about a hundredth for some hundreds
+    /// of blocks of mixed sizes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The mean of those for each block that has one; 0 without fragments.
+    #[must_use]
+    pub fn mean_bytes(&self) -> u64 {
+        self.bytes.checked_div(self.blocks).unwrap_or(0)
+    }
+
     /// Adds an entry. `counted`: its fragment already counts, for others, or will count later.
     fn add(&mut self, entry: Entry, counted: bool) {
         let sectors = sectors_of(entry);
@@ -163,6 +189,12 @@ impl Index {
         LocalBlock(self.scramble.backward((segment as u64) << low | key))
     }
 
+    /// An empty index of the same blocks, which takes no memory worth mention.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        Self::new(LocalBlock(1 << self.scramble.bits), 0)
+    }
+
     /// The entry of a block.
     #[must_use]
     pub fn get(&self, block: LocalBlock) -> Option<Entry> {
@@ -191,10 +223,10 @@ impl Index {
         self.fragments.dirty_blocks
     }
 
-    /// Bytes that dirty blocks take of their regions: of the sectors that their fragments touch, or of a record.
+    /// The fragments that the entries name.
     #[must_use]
-    pub fn dirty_device_bytes(&self) -> u64 {
-        self.fragments.dirty_sectors * SECTOR_BYTES
+    pub fn fragments(&self) -> Fragments {
+        self.fragments
     }
 
     /// Makes an empty index large enough for about `entries` blocks, so that it does not grow on the way to them.
@@ -274,22 +306,6 @@ impl Index {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// Bytes of the fragments that the entries name, headers included; those of a group once, while one of its blocks has it.
-    /// Worked out from the sectors that they touch, which is all that an entry knows: right to about a hundredth for some hundreds
-    /// of blocks of mixed sizes.
-    #[must_use]
-    pub fn fragment_bytes(&self) -> u64 {
-        self.fragments.bytes
-    }
-
-    /// The mean of those for each block that has one; 0 without fragments.
-    #[must_use]
-    pub fn mean_fragment_bytes(&self) -> u64 {
-        self.fragment_bytes()
-            .checked_div(self.fragments.blocks)
-            .unwrap_or(0)
     }
 
     /// Bytes of memory that the index takes.
@@ -497,21 +513,21 @@ mod tests {
             index.insert(LocalBlock(block), group);
         }
         assert_eq!(
-            (index.fragment_bytes(), index.mean_fragment_bytes()),
+            (index.fragments().bytes(), index.fragments().mean_bytes()),
             (bytes, bytes / 4)
         );
         index.insert(LocalBlock(5), other);
         index.insert(LocalBlock(6), other);
-        assert_eq!(index.fragment_bytes(), bytes + less);
+        assert_eq!(index.fragments().bytes(), bytes + less);
         let mut image = Vec::new();
         index.write_image(&mut image);
         let mut again = Index::new(LocalBlock(1000), 1000);
         assert_eq!(again.read_image(&image, |_, _| true), Ok(0));
         assert_eq!(again.fragments, index.fragments, "after a start");
         index.remove(LocalBlock(4));
-        assert_eq!(index.fragment_bytes(), bytes + less);
+        assert_eq!(index.fragments().bytes(), bytes + less);
         index.insert(LocalBlock(7), entry(1));
-        assert_eq!(index.fragment_bytes(), less + bytes_of(entry(1)));
+        assert_eq!(index.fragments().bytes(), less + bytes_of(entry(1)));
         index.remove(LocalBlock(6));
         index.remove(LocalBlock(5));
         index.remove(LocalBlock(7));
@@ -552,22 +568,26 @@ mod tests {
             }
         }
         let exact = lens.values().sum::<u64>() as f64;
-        let told = index.fragment_bytes() as f64;
+        let told = index.fragments().bytes() as f64;
         assert!((told / exact - 1.0).abs() < 0.01, "{told}, {exact} are right");
         let mut image = Vec::new();
         index.write_image(&mut image);
         let mut again = Index::new(LocalBlock(1 << 20), 10_000);
         again.read_image(&image, |_, _| true).expect("fits");
-        assert_eq!(again.fragment_bytes(), index.fragment_bytes(), "after a start");
+        assert_eq!(
+            again.fragments().bytes(),
+            index.fragments().bytes(),
+            "after a start"
+        );
         again.read_image(&image, |_, _| false).expect("fits");
-        assert_eq!(again.fragment_bytes(), 0, "what is refused does not count");
+        assert_eq!(again.fragments().bytes(), 0, "what is refused does not count");
         for block in lens.keys() {
             index.remove(*block);
         }
-        assert_eq!(index.fragment_bytes(), 0);
+        assert_eq!(index.fragments().bytes(), 0);
         // A raw block touches the same number of sectors wherever it begins.
         index.insert(LocalBlock(1), Entry::fragment(Location(7), 4104));
-        assert_eq!(index.fragment_bytes(), 4104);
+        assert_eq!(index.fragments().bytes(), 4104);
     }
 
     #[test]

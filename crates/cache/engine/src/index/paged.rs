@@ -14,6 +14,7 @@
 //!   the directory names.
 //! - A frame leaves memory only when its page has not changed since the write of it began that succeeded last.
 //! - A group is in one page: see [`super::leaf`].
+//! - After [`PagedIndex::cut`], pages that are away are never read again: their blocks are not cached, or *unknown* if some may be dirty.
 //! - The entries of two neighbouring pages in memory do not fit in half a page, so pages do not stay nearly empty.
 //!
 //! Nothing of this survives a crash: the log has the truth.
@@ -25,10 +26,56 @@ use super::entry::Entry;
 use super::leaf::{ENTRIES_MAX, Leaf, PAGE_BYTES, aligned};
 use super::slots::Slots;
 use super::{Fragments, others_name};
+use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
 
 /// Fewest pages in memory: those of a few operations at the same time.
 pub const FRAMES_MIN: usize = 64;
+/// Writes begin when one page of so many in memory has changed.
+const CHANGED_SHARE: usize = 4;
+
+/// The dimensions of a paged index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagePlan {
+    /// Slots on the device.
+    pub slots: u32,
+    /// Memory for all of the index, in bytes. It has [`Self::frames_min`] pages in any case.
+    pub memory_bytes: u64,
+    /// In each page that is written: tells this opening from all others.
+    pub mark: u64,
+    /// Fewest pages in memory.
+    pub frames_min: usize,
+    /// Bytes of a page on the device.
+    pub page_bytes: usize,
+    /// Most entries of a page.
+    pub entries_max: usize,
+}
+
+impl PagePlan {
+    /// A few small pages, of which a small cache has many, in slots of so many bytes: for tests.
+    #[must_use]
+    pub fn small(slots: u32, page_bytes: usize, mark: u64) -> Self {
+        Self {
+            frames_min: 4,
+            page_bytes,
+            entries_max: 12,
+            ..Self::new(slots, 0, mark)
+        }
+    }
+
+    /// The plan of an index in `memory_bytes`, with so many slots.
+    #[must_use]
+    pub fn new(slots: u32, memory_bytes: u64, mark: u64) -> Self {
+        Self {
+            slots,
+            memory_bytes,
+            mark,
+            frames_min: FRAMES_MIN,
+            page_bytes: PAGE_BYTES,
+            entries_max: ENTRIES_MAX,
+        }
+    }
+}
 
 /// A page to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,44 +140,34 @@ pub struct PagedIndex {
     frames: Vec<Option<Frame>>,
     /// Numbers of frames without a page.
     vacant: Vec<u32>,
-    /// Pages in memory, besides those of one load and those that were split since.
-    frames_max: usize,
-    entries_max: usize,
+    /// Number of pages in memory that must be written before they can leave.
+    changed: usize,
+    plan: PagePlan,
+    /// Pages that are away cannot be read.
+    is_cut: bool,
     /// The next frame that may leave memory.
     hand: usize,
     slots: Slots,
-    /// In each page that is written.
-    mark: u64,
     ids: u64,
     len: usize,
     fragments: Fragments,
 }
 
 impl PagedIndex {
-    /// An empty index with so many slots on the device, and so many pages in memory. `mark` tells this opening from all others.
+    /// An empty index.
     #[must_use]
-    pub fn new(slots: u32, frames_max: usize, mark: u64) -> Self {
-        Self::with(slots, frames_max.max(FRAMES_MIN), ENTRIES_MAX, mark)
-    }
-
-    /// The same with small pages, of which a small cache has many: for tests.
-    #[cfg(any(test, feature = "planted-bugs"))]
-    #[must_use]
-    pub fn of_small_pages(slots: u32, frames_max: usize, entries_max: usize) -> Self {
-        Self::with(slots, frames_max, entries_max, 0)
-    }
-
-    fn with(slots: u32, frames_max: usize, entries_max: usize, mark: u64) -> Self {
-        assert!((8..=ENTRIES_MAX).contains(&entries_max), "{entries_max}");
+    pub fn new(plan: PagePlan) -> Self {
+        let room = (plan.page_bytes / 8).saturating_sub(2).min(ENTRIES_MAX);
+        assert!((8..=room).contains(&plan.entries_max), "{plan:?}");
         let mut index = Self {
             directory: Directory::new(Place::Frame(0)),
             frames: Vec::new(),
             vacant: Vec::new(),
-            frames_max,
-            entries_max,
+            changed: 0,
+            plan,
+            is_cut: false,
             hand: 0,
-            slots: Slots::new(slots),
-            mark,
+            slots: Slots::new(plan.slots),
             ids: 0,
             len: 0,
             fragments: Fragments::default(),
@@ -152,16 +189,21 @@ impl PagedIndex {
         self.len == 0
     }
 
+    /// Bounds the memory for all of the index, in bytes.
+    pub fn set_memory(&mut self, bytes: u64) {
+        self.plan.memory_bytes = bytes;
+    }
+
     /// Number of pages, in memory or not.
     #[must_use]
     pub fn page_count(&self) -> usize {
         self.directory.len()
     }
 
-    /// Number of dirty blocks.
+    /// The fragments that the entries name.
     #[must_use]
-    pub fn dirty_blocks(&self) -> u64 {
-        self.fragments.dirty_blocks
+    pub fn fragments(&self) -> Fragments {
+        self.fragments
     }
 
     /// Bytes of memory that the index takes.
@@ -169,11 +211,24 @@ impl PagedIndex {
     pub fn memory_bytes(&self) -> usize {
         let frames = self.frames_in_use() * PAGE_BYTES;
         let tables = self.frames.capacity() * size_of::<Option<Frame>>() + self.vacant.capacity() * 4;
-        frames + tables + self.directory.memory_bytes() + self.slots.memory_bytes()
+        frames + tables + self.tables_bytes()
     }
 
-    fn frames_in_use(&self) -> usize {
+    fn tables_bytes(&self) -> usize {
+        self.directory.memory_bytes() + self.slots.memory_bytes()
+    }
+
+    /// Number of pages in memory.
+    #[must_use]
+    pub fn frames_in_use(&self) -> usize {
         self.frames.len() - self.vacant.len()
+    }
+
+    /// Most pages in memory, besides those of one load and those that were split since.
+    fn frames_max(&self) -> usize {
+        let frames = self.plan.memory_bytes.saturating_sub(self.tables_bytes() as u64);
+        let frame = PAGE_BYTES + size_of::<Option<Frame>>() + size_of::<u32>();
+        self.plan.frames_min.max(frames as usize / frame)
     }
 
     // Pages.
@@ -181,6 +236,9 @@ impl PagedIndex {
     /// The pages of `blocks` that are not in memory. Those that are there stay for a while.
     pub fn missing(&mut self, blocks: Range<LocalBlock>) -> Vec<PageRead> {
         let mut missing = Vec::new();
+        if self.is_cut {
+            return missing;
+        }
         let mut next = (!blocks.is_empty()).then(|| self.directory.find(blocks.start));
         while let Some(at) = next.filter(|at| self.directory.first(*at) < blocks.end) {
             match self.directory.place(at) {
@@ -198,12 +256,58 @@ impl PagedIndex {
     /// Whether the page of a block is in memory.
     #[must_use]
     pub fn has(&self, block: LocalBlock) -> bool {
-        matches!(self.directory.place(self.directory.find(block)), Place::Frame(_))
+        self.is_cut || matches!(self.directory.place(self.directory.find(block)), Place::Frame(_))
+    }
+
+    /// Pages that are not in memory cannot be read any more.
+    pub fn cut(&mut self) {
+        self.is_cut = true;
+    }
+
+    /// Whether pages that are not in memory cannot be read.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// The page of a block, if it cannot be read any more.
+    fn lost(&self, block: LocalBlock) -> Option<Saved> {
+        match self
+            .is_cut
+            .then(|| self.directory.place(self.directory.find(block)))?
+        {
+            Place::Frame(_) => None,
+            Place::Away(saved) => Some(saved),
+        }
+    }
+
+    /// Whether the page of a block cannot be read any more.
+    #[must_use]
+    pub fn is_lost(&self, block: LocalBlock) -> bool {
+        self.lost(block).is_some()
+    }
+
+    /// The same, and the block may be dirty.
+    #[must_use]
+    pub fn is_unknown(&self, block: LocalBlock) -> bool {
+        self.lost(block).is_some_and(|saved| saved.dirty)
+    }
+
+    /// The first block at or behind `from` of a page that may have dirty blocks.
+    #[must_use]
+    pub fn next_maybe_dirty(&self, from: LocalBlock) -> Option<LocalBlock> {
+        let first = Some(self.directory.find(from));
+        let mut pages = std::iter::successors(first, |at| self.directory.next(*at));
+        let found = pages.find(|at| match self.directory.place(*at) {
+            Place::Frame(frame) => self.frame(frame).leaf.any_dirty(),
+            Place::Away(saved) => saved.dirty,
+        });
+        found.map(|at| self.directory.first(at).max(from))
     }
 
     /// Makes pages leave memory that are too many since the last load. False: changed ones must be written before.
     pub fn make_room(&mut self) -> bool {
-        while self.frames_in_use() > self.frames_max {
+        while self.frames_in_use() > self.frames_max() {
             if !self.evict_one() {
                 return false;
             }
@@ -218,10 +322,13 @@ impl PagedIndex {
             let Some(frame) = &mut self.frames[self.hand] else {
                 continue;
             };
-            if std::mem::take(&mut frame.is_used) || frame.is_changed() || frame.is_writing {
+            let is_used = std::mem::take(&mut frame.is_used);
+            let is_changed = frame.is_changed() && !planted(PlantedBug::ChangedPageEvicted);
+            let (false, false, false, Some((saved, _))) =
+                (is_used, is_changed, frame.is_writing, frame.saved)
+            else {
                 continue;
-            }
-            let (saved, _) = frame.saved.expect("it has not changed since");
+            };
             let at = self.directory.find(frame.leaf.first());
             assert_eq!(self.directory.place(at), Place::Frame(self.hand as u32));
             self.directory.set_place(at, Place::Away(saved));
@@ -231,24 +338,31 @@ impl PagedIndex {
         false
     }
 
+    /// Whether a page is still to be read: it is away, and was not written again.
+    #[must_use]
+    pub fn is_wanted(&self, read: PageRead) -> bool {
+        let at = self.directory.find(read.first);
+        self.directory.first(at) == read.first && self.directory.place(at) == Place::Away(read.saved)
+    }
+
     /// A page was read: brings it into memory, unless that is done already.
     ///
     /// # Errors
     /// The bytes are not those that were written last; what is wrong, in words.
     pub fn put(&mut self, read: PageRead, bytes: &[u8]) -> Result<(), String> {
-        let PageRead { first, saved } = read;
-        let at = self.directory.find(first);
-        if self.directory.first(at) != first || self.directory.place(at) != Place::Away(saved) {
+        if !self.is_wanted(read) {
             return Ok(());
         }
+        let PageRead { first, saved } = read;
+        let at = self.directory.find(first);
         let computed = crc32c::crc32c(bytes);
-        if computed != saved.checksum {
+        if computed != saved.checksum && !planted(PlantedBug::PageNotCompared) {
             return Err(format!(
                 "checksum {computed:#010x}, expected {:#010x}",
                 saved.checksum
             ));
         }
-        let leaf = Leaf::parse(bytes, first, self.mark)?;
+        let leaf = Leaf::parse(bytes, first, self.plan.mark)?;
         let frame = self.add_frame(leaf, Some(saved));
         self.directory.set_place(at, Place::Frame(frame));
         self.merge(at);
@@ -258,11 +372,17 @@ impl PagedIndex {
     /// Number of pages in memory that must be written before they can leave.
     #[must_use]
     pub fn changed_pages(&self) -> usize {
-        let changed = |frame: &&Frame| frame.is_changed();
-        self.frames.iter().flatten().filter(changed).count()
+        self.changed
     }
 
-    /// The next pages to write, `most` at most, those first that would leave memory first. Each must be ended with [`Self::end_write`].
+    /// Whether so many pages have changed that some should be written.
+    #[must_use]
+    pub fn wants_writes(&self) -> bool {
+        self.changed * CHANGED_SHARE > self.frames_max()
+    }
+
+    /// The next pages to write, `most` at most: of those that would leave memory first, in the order of their slots. Each must be ended
+    /// with [`Self::end_write`].
     pub fn begin_writes(&mut self, most: usize) -> Vec<PageWrite> {
         let mut writes = Vec::new();
         let count = self.frames.len();
@@ -278,16 +398,21 @@ impl PagedIndex {
             }
             let Some(slot) = self.slots.take() else { break };
             frame.is_writing = true;
-            let bytes = frame.leaf.to_bytes(self.mark);
-            let checksum = crc32c::crc32c(&bytes);
+            let bytes = frame.leaf.to_bytes(self.plan.mark, self.plan.page_bytes);
+            let (checksum, dirty) = (crc32c::crc32c(&bytes), frame.leaf.any_dirty());
             writes.push(PageWrite {
                 frame: number as u32,
                 id: frame.id,
                 version: frame.version,
-                saved: Saved { slot, checksum },
+                saved: Saved {
+                    slot,
+                    checksum,
+                    dirty,
+                },
                 bytes,
             });
         }
+        writes.sort_unstable_by_key(PageWrite::slot);
         writes
     }
 
@@ -298,10 +423,14 @@ impl PagedIndex {
             Some(frame) => {
                 frame.is_writing = false;
                 match succeeded {
-                    true => frame
-                        .saved
-                        .replace((write.saved, write.version))
-                        .map(|(old, _)| old),
+                    true => {
+                        let old = frame.saved.replace((write.saved, write.version));
+                        self.changed -= usize::from(!frame.is_changed());
+                        match planted(PlantedBug::SlotFreedEarly) {
+                            true => Some(write.saved),
+                            false => old.map(|(old, _)| old),
+                        }
+                    }
                     false => Some(write.saved),
                 }
             }
@@ -315,6 +444,7 @@ impl PagedIndex {
 
     fn add_frame(&mut self, leaf: Leaf, saved: Option<Saved>) -> u32 {
         self.ids += 1;
+        self.changed += usize::from(saved.is_none());
         let frame = Some(Frame {
             leaf,
             id: self.ids,
@@ -337,7 +467,9 @@ impl PagedIndex {
 
     fn vacate(&mut self, number: u32) -> Frame {
         self.vacant.push(number);
-        self.frames[number as usize].take().expect("it has a page")
+        let frame = self.frames[number as usize].take().expect("it has a page");
+        self.changed -= usize::from(frame.is_changed());
+        frame
     }
 
     fn frame(&self, number: u32) -> &Frame {
@@ -350,20 +482,33 @@ impl PagedIndex {
 
     // Entries. The pages of their blocks are in memory.
 
-    fn position(&self, block: LocalBlock) -> (Position, u32) {
+    /// The page of a block. `None`: it cannot be read any more.
+    fn position(&self, block: LocalBlock) -> Option<(Position, u32)> {
         let at = self.directory.find(block);
         match self.directory.place(at) {
-            Place::Frame(frame) => (at, frame),
+            Place::Frame(frame) => Some((at, frame)),
+            Place::Away(_) if self.is_cut => None,
             Place::Away(_) => panic!("the page of {block:?} was not loaded"),
         }
     }
 
+    fn leaf_of(&self, block: LocalBlock) -> Option<&Leaf> {
+        let (_, number) = self.position(block)?;
+        Some(&self.frame(number).leaf)
+    }
+
     /// The page of a block, to be changed.
-    fn change(&mut self, block: LocalBlock) -> (Position, &mut Leaf) {
-        let (at, number) = self.position(block);
-        let frame = self.frame_mut(number);
+    fn change(&mut self, block: LocalBlock) -> &mut Leaf {
+        let (_, number) = self.position(block).expect("the page is in memory");
+        self.touch(number)
+    }
+
+    /// The page in a frame, to be changed.
+    fn touch(&mut self, number: u32) -> &mut Leaf {
+        let frame = self.frames[number as usize].as_mut().expect("it has a page");
+        self.changed += usize::from(!frame.is_changed());
         frame.version += 1;
-        (at, &mut frame.leaf)
+        &mut frame.leaf
     }
 
     /// The entry of a block.
@@ -372,13 +517,12 @@ impl PagedIndex {
     /// If its page is not in memory, as for all functions below that take a block.
     #[must_use]
     pub fn get(&self, block: LocalBlock) -> Option<Entry> {
-        let (_, frame) = self.position(block);
-        self.frame(frame).leaf.get(block)
+        self.leaf_of(block)?.get(block)
     }
 
     /// The entry of a block, whose hit counter goes up (to 3 at most) if the hit `counts`. That alone causes no write of the page.
     pub fn hit(&mut self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) -> Option<Entry> {
-        let (_, number) = self.position(block);
+        let (_, number) = self.position(block)?;
         let leaf = &mut self.frame_mut(number).leaf;
         let entry = leaf.get(block)?;
         if counts(entry) {
@@ -391,18 +535,18 @@ impl PagedIndex {
     pub fn clean(&mut self, block: LocalBlock) -> bool {
         let old = self.get(block).filter(|old| old.dirty());
         let Some(old) = old else { return false };
-        self.change(block).1.insert(block, old.with_dirty(false));
+        self.change(block).insert(block, old.with_dirty(false));
         self.fragments.clean(old)
     }
 
-    /// Sets a block's entry; returns the one it had.
+    /// Sets a block's entry; returns the one it had. Has no effect if its page cannot be read any more.
     pub fn insert(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
-        let old = self.get(block);
+        let old = self.leaf_of(block)?.get(block);
         if old.is_none() {
             self.make_page_for(block);
             self.len += 1;
         }
-        self.change(block).1.insert(block, entry);
+        self.change(block).insert(block, entry);
         let names = |entry| others_name(|other| self.get(other), block, entry, |_| true);
         let (counted, old) = (names(entry), old.map(|old| (old, names(old))));
         self.fragments.add(entry, counted);
@@ -414,12 +558,12 @@ impl PagedIndex {
 
     /// Makes the page of a block one that has room for it.
     fn make_page_for(&mut self, block: LocalBlock) {
-        let (at, number) = self.position(block);
+        let (at, number) = self.position(block).expect("the page is in memory");
         let leaf = &self.frame(number).leaf;
         let new = if !Leaf::is_in_range(leaf.first(), block) {
             Leaf::new(aligned(block))
-        } else if leaf.len() >= self.entries_max {
-            self.change(block).1.split(block)
+        } else if leaf.len() >= self.plan.entries_max {
+            self.change(block).split(block)
         } else {
             return;
         };
@@ -431,7 +575,7 @@ impl PagedIndex {
     /// Forgets a block; returns the entry it had.
     pub fn remove(&mut self, block: LocalBlock) -> Option<Entry> {
         let old = self.get(block)?;
-        self.change(block).1.remove(block);
+        self.change(block).remove(block);
         self.len -= 1;
         let counted = others_name(|other| self.get(other), block, old, |_| true);
         self.fragments.remove(old, counted);
@@ -453,7 +597,7 @@ impl PagedIndex {
         let (Place::Frame(low), Place::Frame(number)) = places else {
             return false;
         };
-        let most = self.entries_max / 2;
+        let most = self.plan.entries_max / 2;
         if !self.frame(low).leaf.can_take(&self.frame(number).leaf, most) {
             return false;
         }
@@ -462,20 +606,17 @@ impl PagedIndex {
         if let Some((saved, _)) = gone.saved {
             self.slots.give_back(saved.slot);
         }
-        let frame = self.frame_mut(low);
-        frame.version += 1;
-        frame.leaf.take(&gone.leaf);
+        self.touch(low).take(&gone.leaf);
         true
     }
 
-    /// The entries from `from` on in its page, and where the next page begins.
+    /// The entries from `from` on in its page (none if that cannot be read any more), and where the next page begins.
     pub fn page_of(
         &self,
         from: LocalBlock,
     ) -> (impl Iterator<Item = (LocalBlock, Entry)> + '_, Option<LocalBlock>) {
-        let (at, number) = self.position(from);
-        let next = self.directory.next(at);
-        let entries = self.frame(number).leaf.entries();
+        let next = self.directory.next(self.directory.find(from));
+        let entries = self.leaf_of(from).into_iter().flat_map(Leaf::entries);
         (
             entries.filter(move |(block, _)| *block >= from),
             next.map(|next| self.directory.first(next)),

@@ -52,6 +52,7 @@ type Bucket = [u16; LANES];
 pub struct Ghost {
     buckets: Box<[Bucket]>,
     buckets_min: u64,
+    buckets_max: u64,
     len: usize,
 }
 
@@ -68,7 +69,16 @@ impl Ghost {
         Ghost {
             buckets: vec![[0; LANES]; count].into_boxed_slice(),
             buckets_min,
+            buckets_max: BUCKETS_MAX,
             len: 0,
+        }
+    }
+
+    /// Bounds its memory. It is at least the smallest ghost.
+    pub fn limit_memory(&mut self, bytes: u64) {
+        self.buckets_max = (bytes / size_of::<Bucket>() as u64).clamp(BUCKETS_MIN, BUCKETS_MAX);
+        if self.buckets.len() as u64 > self.buckets_max {
+            self.resize(self.buckets_max);
         }
     }
 
@@ -140,7 +150,8 @@ impl Ghost {
     pub fn fit(&mut self, blocks: u64) {
         let now = self.buckets.len() as u64;
         let largest = buckets_for(blocks, SLOTS_PER_MILLE_HIGH).max(self.buckets_min);
-        if now < buckets_for(blocks, SLOTS_PER_MILLE_LOW) || now > largest {
+        let least = buckets_for(blocks, SLOTS_PER_MILLE_LOW).min(self.buckets_max);
+        if now < least || now > largest {
             self.resize(buckets_for(blocks, SLOTS_PER_MILLE_TARGET).max(self.buckets_min));
         }
     }
@@ -149,14 +160,17 @@ impl Ghost {
     /// is too large waits for [`Ghost::fit`].
     pub fn capacity(&mut self, blocks: u64) {
         self.buckets_min = buckets_for(blocks, SLOTS_PER_MILLE_MIN);
-        if (self.buckets.len() as u64) < buckets_for(blocks, SLOTS_PER_MILLE_LOW) {
+        let least = buckets_for(blocks, SLOTS_PER_MILLE_LOW).min(self.buckets_max);
+        if (self.buckets.len() as u64) < least {
             self.resize(buckets_for(blocks, SLOTS_PER_MILLE_TARGET));
         }
     }
 
     /// One walk over the old table; the new one is filled in the same order, so both are streamed.
     fn resize(&mut self, buckets: u64) {
+        let buckets = buckets.min(self.buckets_max);
         let mut new = Ghost::with_buckets(buckets, self.buckets_min);
+        new.buckets_max = self.buckets_max;
         let old_buckets = self.buckets.len() as u64;
         if buckets <= old_buckets * GROWTH_KEPT_MAX {
             // New places for each old place, with FRACTION bits after the point. At most 4, so it fits.

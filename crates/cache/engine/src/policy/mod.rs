@@ -199,6 +199,9 @@ pub trait Policy: Send {
     /// How many blocks the shard caches now. Bounds the policy's memory; to be called at the reclaim of each region.
     fn cached_blocks(&mut self, blocks: u64);
 
+    /// Bounds the memory that the policy takes.
+    fn limit_memory(&mut self, _bytes: u64) {}
+
     /// Memory the policy takes, in bytes.
     fn memory_bytes(&self) -> usize;
 

@@ -114,6 +114,10 @@ impl Policy for S3Fifo {
         self.budget.fit(blocks);
     }
 
+    fn limit_memory(&mut self, bytes: u64) {
+        self.ghost.limit_memory(bytes);
+    }
+
     fn memory_bytes(&self) -> usize {
         size_of::<Self>() - size_of::<Ghost>() + self.ghost.memory_bytes()
     }

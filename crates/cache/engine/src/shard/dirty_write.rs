@@ -67,7 +67,7 @@ struct KeptBlock {
 
 impl<P: Platform> Shard<P> {
     /// Whether a write must take this path, as of the end of the wait. Call it with the range locked.
-    pub(super) async fn must_write_back(&self, blocks: &Range<u64>, bypass: bool) -> bool {
+    pub(super) async fn must_write_back(self: &Rc<Self>, blocks: &Range<u64>, bypass: bool) -> bool {
         if blocks.end > self.whole_blocks() {
             return false;
         }
@@ -144,7 +144,7 @@ impl<P: Platform> Shard<P> {
                 .reserve(&self.env, &self.stats, bytes_of(len), level)
                 .await?;
             let part = LocalBlock(first.0 + at as u64)..LocalBlock(first.0 + (at + len) as u64);
-            self.map.load(&self.env, part).await;
+            self.load_run(part).await;
             let candidates: Vec<Candidate> = (at..at + len)
                 .map(|index| {
                     let block = LocalBlock(first.0 + index as u64);

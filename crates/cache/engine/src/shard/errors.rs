@@ -51,6 +51,12 @@ pub enum ImageError {
         /// How they differ.
         what: String,
     },
+    /// There is no image that can be used, because the index was or is in pages. The log has all that it would have.
+    #[error("shard {shard} has no index image, because its index is in pages on the cache device")]
+    Absent {
+        /// The shard.
+        shard: u32,
+    },
     /// The cache device failed earlier; nothing may be left that looks valid.
     #[error(
         "shard {shard}: the cache device failed while it was served; of what it holds, the next start uses only what has \

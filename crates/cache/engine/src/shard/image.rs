@@ -9,6 +9,7 @@ use super::errors::ImageError;
 use super::log::Copies;
 use super::tasks::Phase;
 use super::{Platform, Shard};
+use crate::format::manifest::entries_checksum;
 use crate::format::shard_state::{IMAGE_REGIONS_MAX, ShardState};
 use crate::planted::{PlantedBug, planted};
 use crate::units::Epoch;
@@ -76,7 +77,8 @@ impl<P: Platform> Shard<P> {
             flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;
-        if self.must_be_whole() {
+        // Without an image, the next start recovers.
+        if self.must_be_whole() || self.map.is_paged() {
             self.write_whole_manifest().await.map_err(device)?;
         }
         let wanted = image.len().div_ceil(self.id.layout.region_bytes as usize);
@@ -102,13 +104,17 @@ impl<P: Platform> Shard<P> {
             epoch: self.id.epoch,
             next_sequence: self.log.next_sequence(),
             image_bytes: image.len() as u64,
-            image_checksum: crc32c::crc32c(&image),
+            image_checksum: match self.map.is_paged() {
+                true => self.log.manifest_checksum(),
+                false => crc32c::crc32c(&image),
+            },
             image_regions: regions,
         };
         let page = IoBuf::copy_of(&state.to_bytes());
         let position = self.id.layout.shard_state_offset(shard);
         self.cache.write_at(position, page).await.map_err(device)?;
         self.clear_all_intents().await.map_err(device)?;
+        self.pages_written().await;
         match self.cache.is_fenced() {
             true => Err(ImageError::Failed { shard }),
             false => Ok(()),
@@ -207,11 +213,18 @@ impl<P: Platform> Shard<P> {
 
     /// Bytes of an image written now.
     fn image_bytes(&self) -> u64 {
-        HEADER_BYTES as u64 + self.log.image_bytes() + self.map.image_bytes()
+        match self.map.is_paged() {
+            true => 0,
+            false => HEADER_BYTES as u64 + self.log.image_bytes() + self.map.image_bytes(),
+        }
     }
 
+    /// The image. Empty for a paged index: the next start recovers it from the log.
     fn image(&self) -> Vec<u8> {
         let mut out = Vec::new();
+        if self.map.is_paged() {
+            return out;
+        }
         out.extend_from_slice(&MAGIC.to_le_bytes());
         out.extend_from_slice(&self.map.image_bytes().to_le_bytes());
         out.extend_from_slice(&self.log.open_count().to_le_bytes());
@@ -227,6 +240,26 @@ impl<P: Platform> Shard<P> {
         ImageError::Contradiction { shard, what }
     }
 
+    /// Why there is no image for a start, whose index is in pages or was at the stop: a manifest that is not the one of the stop must not
+    /// be followed.
+    async fn without_image(&self, state: &ShardState) -> ImageError {
+        let shard = self.id.number;
+        match self.load_manifest().await {
+            Err(error) => ImageError::Contents {
+                shard,
+                what: error.to_string(),
+            },
+            Ok(manifest) => {
+                let found = entries_checksum(manifest.entries);
+                if state.image_bytes == 0 && found != state.image_checksum {
+                    let expected = state.image_checksum;
+                    return self.contradiction(format!("checksum {found:#010x}, expected {expected:#010x}"));
+                }
+                ImageError::Absent { shard }
+            }
+        }
+    }
+
     /// Restores the state of the last clean stop. Returns the number of index entries that were refused.
     ///
     /// # Errors
@@ -240,6 +273,9 @@ impl<P: Platform> Shard<P> {
             epoch,
         )
         .await?;
+        if state.image_bytes == 0 || self.map.is_paged() {
+            return Err(self.without_image(&state).await);
+        }
         let image = read_image(self.cache.device(), &self.id.layout, &state).await?;
         let contents = |what| ImageError::Contents {
             shard: self.id.number,
@@ -315,6 +351,7 @@ mod tests {
             region_bytes: Some(128 << 10),
             shard_count: Some(1),
             threads: None,
+            index_memory: None,
         };
         let geometry = Geometry::plan(CACHE_LEN, 512, 8 << 20, wish).expect("fits");
         sim.block_on(async {

@@ -208,6 +208,7 @@ impl<P: Platform> Shard<P> {
                 return Ok(());
             }
         }
+        self.is_known(block)?;
         let offset = self.global(block).offset();
         let (buf, result) = self.origin.read(offset, IoBuf::new(BLOCK_BYTES)).await;
         result.map_err(IoError::Origin)?;

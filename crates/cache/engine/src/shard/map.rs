@@ -13,7 +13,8 @@
 //! Lookups do not await: code that stores a block loads its page, then looks it up and appends its record without an await in between,
 //! because a write could otherwise come between the two.
 
-mod residency;
+mod pages;
+mod store;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -22,17 +23,21 @@ use std::rc::Rc;
 
 use flaz_device::Env;
 
-use self::residency::Residency;
+use self::pages::Pages;
+use self::store::Store;
 use super::Platform;
 use super::io::CacheIo;
 use super::log::{Lsn, SegmentLog};
 use crate::format::layout::Layout;
-use crate::index::{Bulk, Entry, Index};
+use crate::index::{Bulk, Entry, Index, PagePlan};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, LocalBlock};
 
 /// Maximum number of tombstones in the log that are not stable.
 pub const TOMBSTONES_MAX: usize = 1024;
+
+/// Entries that recovery adds between loads of pages.
+const APPEND_ENTRIES: usize = 256;
 
 /// A block whose copy on the device is stale, without a newer record so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +54,10 @@ type Unstable = BTreeMap<LocalBlock, (Ring, Lsn)>;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct BlockMap {
-    index: RefCell<Index>,
-    residency: Residency,
+    index: Store,
+    layout: Layout,
+    /// Entries of each region that recovery has added, until they count.
+    added: RefCell<Vec<u32>>,
     /// Stale blocks and the rings of their copies. A queued job writes each tombstone, which bounds their number.
     stale: RefCell<BTreeMap<LocalBlock, Ring>>,
     /// Tombstones. At most [`TOMBSTONES_MAX`].
@@ -62,16 +69,18 @@ pub(super) struct BlockMap {
     evacuated: RefCell<BTreeSet<LocalBlock>>,
     /// Dirty blocks whose last read failed.
     damaged: RefCell<BTreeSet<LocalBlock>>,
-    /// Blocks of writes that were in flight when the device was fenced: it may have some of them.
+    /// Blocks of writes that were in flight when the device was fenced: it may have some of them. (Those of pages that cannot be read are
+    /// unknown as well.)
     unknown: RefCell<BTreeSet<LocalBlock>>,
 }
 
 impl BlockMap {
-    /// An empty map.
-    pub(super) fn new(layout: &Layout) -> Self {
+    /// An empty map: with a paged index, if there is a plan of one.
+    pub(super) fn new(layout: &Layout, plan: Option<PagePlan>) -> Self {
         Self {
-            index: RefCell::new(Index::new(layout.local_blocks(), layout.blocks_planned())),
-            residency: Residency::new(),
+            index: Store::new(layout, plan),
+            layout: *layout,
+            added: RefCell::default(),
             stale: RefCell::default(),
             tombstones: RefCell::default(),
             cleaned: RefCell::default(),
@@ -84,42 +93,85 @@ impl BlockMap {
     // Looking up.
 
     /// Waits until the index pages of `blocks`, of one stripe, are in memory. There they stay until the caller's next await.
-    pub(super) async fn load(&self, env: &impl Env, blocks: Range<LocalBlock>) {
-        self.residency.load(env, blocks).await;
+    ///
+    /// # Errors
+    /// Why the device must be fenced, before the next await. Pages cannot be read any more: their blocks are not cached or
+    /// [unknown](BlockMap::is_unknown) then.
+    pub(super) async fn load<P: Platform>(
+        &self,
+        io: &Rc<CacheIo<P>>,
+        blocks: Range<LocalBlock>,
+    ) -> Result<(), String> {
+        match self.index.pages() {
+            None => Ok(()),
+            Some(pages) => pages.load(io, blocks).await,
+        }
     }
 
     fn assert_loaded(&self, block: LocalBlock) {
-        assert!(self.residency.has(block), "the page of {block:?} was not loaded");
+        debug_assert!(self.index.has(block), "the page of {block:?} was not loaded");
+    }
+
+    /// Why the device must be fenced because of the index, if it must be.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.index.pages().and_then(|pages| pages.failure())
+    }
+
+    /// Whether the index is in pages.
+    pub(super) fn is_paged(&self) -> bool {
+        self.index.pages().is_some()
+    }
+
+    /// Bounds the memory of a paged index.
+    pub(super) fn set_memory(&self, bytes: u64) {
+        if let Some(pages) = self.index.pages() {
+            pages.index().borrow_mut().set_memory(bytes);
+        }
+    }
+
+    /// Number of index pages, and of those in memory; 0 of a table.
+    pub(super) fn page_counts(&self) -> (u64, u64) {
+        let counts = self.index.pages().map(|pages| {
+            let index = pages.index().borrow();
+            (index.page_count() as u64, index.frames_in_use() as u64)
+        });
+        counts.unwrap_or_default()
+    }
+
+    /// Waits until no index page is being written.
+    pub(super) async fn pages_written(&self) {
+        if let Some(pages) = self.index.pages() {
+            pages.written().await;
+        }
     }
 
     /// The entry of a block, without counting a use.
     pub(super) fn lookup(&self, block: LocalBlock) -> Option<Entry> {
         self.assert_loaded(block);
-        let found = self.index.borrow().get(block);
-        self.residency.found(block, found);
-        found
+        self.index.get(block)
     }
 
-    /// The entry of a block, for counts and assertions. Its page need not be in memory.
+    /// The entry of a block, for assertions and tests. If its page is not in memory, it counts as not cached.
     pub(super) fn peek(&self, block: LocalBlock) -> Option<Entry> {
-        self.index.borrow().get(block)
+        self.index.peek(block)
     }
 
     /// The entry of a block, counting a use if it `counts`.
     pub(super) fn touch(&self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) -> Option<Entry> {
         self.assert_loaded(block);
-        self.index.borrow_mut().hit(block, counts)
+        self.index.hit(block, counts)
     }
 
     /// Counts a use of a block if it `counts`. No page is read for that: a use of a block whose page has left memory is lost.
     pub(super) fn count_use(&self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) {
-        if self.residency.has(block) {
-            self.index.borrow_mut().hit(block, counts);
+        if self.index.has(block) {
+            self.index.hit(block, counts);
         }
     }
 
+    /// Whether a block is dirty, or may be.
     pub(super) fn is_dirty(&self, block: LocalBlock) -> bool {
-        self.lookup(block).is_some_and(|entry| entry.dirty())
+        self.lookup(block).is_some_and(|entry| entry.dirty()) || self.index.is_unknown(block)
     }
 
     /// Whether `entry` still points to the latest record of a block.
@@ -148,8 +200,10 @@ impl BlockMap {
                 || self.lookup(block).is_some()
         );
         self.assert_loaded(block);
-        let old = self.index.borrow_mut().insert(block, entry);
-        self.residency.set(block, Some(entry));
+        if self.index.is_lost(block) {
+            return;
+        }
+        let old = self.index.insert(block, entry);
         log.count_live(entry.location(), 1);
         match old {
             Some(old) => log.count_live(old.location(), -1),
@@ -162,8 +216,7 @@ impl BlockMap {
     /// Removes a block for which no tombstone is needed.
     pub(super) fn remove(&self, log: &SegmentLog, block: LocalBlock) -> Option<Entry> {
         self.assert_loaded(block);
-        let old = self.index.borrow_mut().remove(block)?;
-        self.residency.set(block, None);
+        let old = self.index.remove(block)?;
         log.count_live(old.location(), -1);
         self.not_damaged(block);
         Some(old)
@@ -191,7 +244,7 @@ impl BlockMap {
 
     /// Whether a block is cached, as far as its page is in memory: for assertions.
     fn is_known_cached(&self, block: LocalBlock) -> bool {
-        self.residency.has(block) && self.peek(block).is_some()
+        self.index.has(block) && self.peek(block).is_some()
     }
 
     pub(super) fn stale_ring(&self, block: LocalBlock) -> Option<Ring> {
@@ -236,19 +289,18 @@ impl BlockMap {
     // Dirty blocks.
 
     pub(super) fn dirty_blocks(&self) -> u64 {
-        self.index.borrow().dirty_blocks()
+        self.index.fragments().dirty_blocks()
     }
 
     /// Bytes of dirty blocks on the device: fragments, or records.
     pub(super) fn dirty_device_bytes(&self) -> u64 {
-        self.index.borrow().dirty_device_bytes()
+        self.index.fragments().dirty_device_bytes()
     }
 
     /// A *cleaned* record was appended.
     pub(super) fn mark_clean(&self, block: LocalBlock, ring: Ring, lsn: Lsn) {
         assert!(self.is_dirty(block), "a clean block is not cleaned");
-        self.index.borrow_mut().clean(block);
-        self.residency.set(block, self.index.borrow().get(block));
+        self.index.clean(block);
         self.cleaned.borrow_mut().insert(block, (ring, lsn));
     }
 
@@ -283,21 +335,37 @@ impl BlockMap {
     }
 
     /// The next dirty blocks in address order, from `from` on, wrapping around, up to a maximum; and whether these are all.
-    pub(super) async fn next_dirty(
+    ///
+    /// # Errors
+    /// As [`BlockMap::load`].
+    pub(super) async fn next_dirty<P: Platform>(
+        &self,
+        io: &Rc<CacheIo<P>>,
+        from: LocalBlock,
+        blocks: LocalBlock,
+        most: usize,
+    ) -> Result<(Vec<LocalBlock>, bool), String> {
+        assert!(most > 0, "some are asked for");
+        match self.index.pages() {
+            Some(pages) => next_dirty_of_pages(pages, io, from, most).await,
+            None => Ok(self.next_dirty_of_table(io.env(), from, blocks, most).await),
+        }
+    }
+
+    async fn next_dirty_of_table(
         &self,
         env: &impl Env,
         from: LocalBlock,
         blocks: LocalBlock,
         most: usize,
     ) -> (Vec<LocalBlock>, bool) {
-        assert!(most > 0, "some are asked for");
         let all = blocks.0.max(1);
         let distance = |block: LocalBlock| (block.0 + all - from.0.min(all)) % all;
         let (mut nearest, mut everything) = (BinaryHeap::new(), true);
-        let segments = self.index.borrow().segment_count();
+        let segments = self.index.table().borrow().segment_count();
         for segment in 0..segments {
             {
-                let index = self.index.borrow();
+                let index = self.index.table().borrow();
                 for (block, _) in index.iter_segment(segment).filter(|(_, entry)| entry.dirty()) {
                     nearest.push((distance(block), block));
                     if nearest.len() > most {
@@ -343,36 +411,57 @@ impl BlockMap {
     }
 
     pub(super) fn is_unknown(&self, block: LocalBlock) -> bool {
-        self.unknown.borrow().contains(&block)
+        self.unknown.borrow().contains(&block) || self.index.is_unknown(block)
     }
 
     // All blocks.
 
     pub(super) fn len(&self) -> usize {
-        self.index.borrow().len()
+        self.index.len()
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.index.borrow().memory_bytes() as u64
+        self.index.memory_bytes()
     }
 
     /// Bytes of the fragments that the entries name.
     pub(super) fn fragment_bytes(&self) -> u64 {
-        self.index.borrow().fragment_bytes()
+        self.index.fragments().bytes()
     }
 
     /// The mean of those, same-filled blocks not included; 0 if there is none.
     pub(super) fn mean_fragment_bytes(&self) -> u64 {
-        self.index.borrow().mean_fragment_bytes()
+        self.index.fragments().mean_bytes()
     }
 
-    /// The results of `pick` for all cached blocks, in no particular order.
-    pub(super) fn pick<T>(&self, pick: impl Fn(LocalBlock, Entry) -> Option<T>) -> Vec<T> {
-        let index = self.index.borrow();
-        index
-            .iter()
-            .filter_map(|(block, entry)| pick(block, entry))
-            .collect()
+    /// The results of `pick` for all cached blocks, or for all dirty ones, in no particular order. With a paged index others run
+    /// meanwhile: the result has the blocks that `pick` takes at any time during the call.
+    ///
+    /// # Errors
+    /// As [`BlockMap::load`].
+    pub(super) async fn pick<T, P: Platform>(
+        &self,
+        io: &Rc<CacheIo<P>>,
+        only_dirty: bool,
+        pick: impl Fn(LocalBlock, Entry) -> Option<T>,
+    ) -> Result<Vec<T>, String> {
+        let mut picked = Vec::new();
+        let is_wanted = |entry: Entry| entry.dirty() || !only_dirty;
+        match self.index.pages() {
+            None => {
+                let index = self.index.table().borrow();
+                let wanted = index.iter().filter(|(_, entry)| is_wanted(*entry));
+                picked.extend(wanted.filter_map(|(block, entry)| pick(block, entry)));
+            }
+            Some(pages) => {
+                let visit = |block, entry| {
+                    picked.extend(is_wanted(entry).then(|| pick(block, entry)).flatten());
+                    true
+                };
+                pages.walk(io, LocalBlock(0), only_dirty, visit).await?;
+            }
+        }
+        Ok(picked)
     }
 
     // Restoring the index of an earlier opening, and saving it for a later one.
@@ -380,44 +469,61 @@ impl BlockMap {
     /// Restores an index whose entries are already in the live counts of the regions.
     pub(super) fn replace(&self, index: Index) {
         assert_eq!(self.len(), 0, "nothing was cached before");
-        self.residency.fill(&index);
-        *self.index.borrow_mut() = index;
+        assert!(!self.is_paged(), "an image is of a table");
+        *self.index.table().borrow_mut() = index;
     }
 
     /// Changes for an empty map.
     pub(super) fn bulk(&self) -> Bulk {
-        Bulk::new(&self.index.borrow(), 0)
+        Bulk::new(&self.index.table().borrow(), 0)
     }
 
     /// Prepares an empty map for this many changes.
     pub(super) fn reserve(&self, changes: usize) {
-        self.index.borrow_mut().reserve(changes);
+        self.index.table().borrow_mut().reserve(changes);
     }
 
     /// Adds entries of blocks that ascend, all behind those that were added before. They do not count in the regions until
-    /// [`BlockMap::rebuilt`].
-    #[expect(dead_code, reason = "recovery in passes calls it")]
+    /// [`BlockMap::rebuilt`]. If pages cannot be written, entries are missing: see [`BlockMap::failure`].
     pub(super) async fn append_sorted<P: Platform>(
         &self,
-        _io: &Rc<CacheIo<P>>,
+        io: &Rc<CacheIo<P>>,
         entries: Vec<(LocalBlock, Entry)>,
     ) {
         debug_assert!(entries.is_sorted_by(|(a, _), (b, _)| a < b), "blocks ascend");
-        let mut index = self.index.borrow_mut();
-        for (block, entry) in entries {
-            index.insert(block, entry);
+        for some in entries.chunks(APPEND_ENTRIES) {
+            // All go to the last page, and those that follow it.
+            let first = some[0].0;
+            if self.load(io, first..LocalBlock(first.0 + 1)).await.is_err() {
+                return;
+            }
+            let mut added = self.added.borrow_mut();
+            for (block, entry) in some {
+                self.index.insert(*block, *entry);
+                let region = self.layout.region_of(entry.location()) as usize;
+                let regions = added.len().max(region + 1);
+                added.resize(regions, 0);
+                added[region] += 1;
+            }
         }
     }
 
     pub(super) fn apply(&self, bulk: &mut Bulk) {
-        self.index.borrow_mut().apply(bulk);
+        self.index.table().borrow_mut().apply(bulk);
     }
 
     /// Releases unused memory, and counts the entries of each region.
-    pub(super) fn rebuilt(&self, log: &SegmentLog, regions: u32) {
-        let mut index = self.index.borrow_mut();
+    pub(super) async fn rebuilt<P: Platform>(&self, io: &Rc<CacheIo<P>>, log: &SegmentLog, regions: u32) {
+        if self.is_paged() {
+            let entries = self.index.take_table();
+            self.append_sorted(io, entries).await;
+            let mut live = self.added.take();
+            live.resize(regions as usize, 0);
+            log.inherit_live(&live);
+            return;
+        }
+        let mut index = self.index.table().borrow_mut();
         index.fit();
-        self.residency.fill(&index);
         let mut live = vec![0; regions as usize];
         for entry in index.values() {
             live[log.region_of(entry.location()) as usize] += 1;
@@ -427,28 +533,53 @@ impl BlockMap {
 
     /// Bytes of [`BlockMap::write_image`].
     pub(super) fn image_bytes(&self) -> u64 {
-        self.index.borrow().image_bytes() as u64
+        self.index.table().borrow().image_bytes() as u64
     }
 
     /// Appends the image of the index.
     pub(super) fn write_image(&self, out: &mut Vec<u8>) {
-        self.index.borrow().write_image(out);
+        self.index.table().borrow().write_image(out);
     }
+}
+
+/// Pages are in address order.
+async fn next_dirty_of_pages<P: Platform>(
+    pages: &Rc<Pages>,
+    io: &Rc<CacheIo<P>>,
+    from: LocalBlock,
+    most: usize,
+) -> Result<(Vec<LocalBlock>, bool), String> {
+    let mut found = Vec::new();
+    for (begin, end) in [(from, LocalBlock(u64::MAX)), (LocalBlock(0), from)] {
+        if found.len() > most || begin >= end {
+            continue;
+        }
+        let visit = |block: LocalBlock, entry: Entry| {
+            if block < end && entry.dirty() {
+                found.push(block);
+            }
+            block < end && found.len() <= most
+        };
+        pages.walk(io, begin, true, visit).await?;
+    }
+    let everything = found.len() <= most;
+    found.truncate(most);
+    Ok((found, everything))
 }
 
 #[cfg(test)]
 impl BlockMap {
     /// Sets an entry whose location is not in any region.
     pub(super) fn insert_alone(&self, block: LocalBlock, entry: Entry) {
-        self.index.borrow_mut().insert(block, entry);
+        self.index.insert(block, entry);
     }
 
     pub(super) fn clean_alone(&self, block: LocalBlock) {
-        self.index.borrow_mut().clean(block);
+        self.index.clean(block);
     }
 
     pub(super) fn segments(&self) -> usize {
-        self.index.borrow().segment_count()
+        self.index.table().borrow().segment_count()
     }
 }
 

@@ -49,6 +49,7 @@
 //! | `stale` | dropping copies, and the tombstones that must follow |
 //! | `advising` | showing references to the advisor |
 //! | `uses` | which reads count as uses of a block |
+//! | `index_pages` | loads of index pages, and the memory for them |
 //! | `fence` | fencing a cache device that fails |
 //! | `intents/loading` | the bitmap as a whole |
 //! | `intents/pages` | writing a page of the bitmap |
@@ -77,6 +78,7 @@ mod gather;
 mod give_back;
 mod identity;
 mod image;
+mod index_pages;
 mod intents;
 mod io;
 mod keep;
@@ -126,9 +128,10 @@ use flaz_device::{Device, Env, IoBuf};
 use self::fragment::Packer;
 use crate::advise::Space;
 use crate::format::extent::FRAGMENT_HEADER_BYTES;
-use crate::format::geometry::{Geometry, REGIONS_MIN};
-use crate::format::group::GROUP_BLOCKS_MAX;
+use crate::format::geometry::{Geometry, PAGE_BYTES, REGIONS_MIN};
 use crate::host_record::HostRecords;
+use crate::index::PagePlan;
+use crate::planted;
 use crate::policy::{Allowance, Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
 use crate::shared_budget::SharedBudget;
@@ -206,6 +209,9 @@ pub struct ShardParts<P: Platform> {
     pub host_records: Option<Rc<dyn HostRecords>>,
     /// The write budget that the caches on one device share.
     pub shared_budget: Option<Arc<SharedBudget>>,
+    /// Memory for the index and all else that grows with the cache, for all of its shards. `None`: the index is a table in memory, as it
+    /// is if the cache has no area for index pages.
+    pub index_memory: Option<u64>,
 }
 
 /// See the module's documentation.
@@ -219,6 +225,8 @@ pub struct Shard<P: Platform> {
     common_budget: CommonBudget,
     following: Following,
     map: BlockMap,
+    /// Memory for a paged index and all else that grows with the shard.
+    index_memory: Option<u64>,
     log: SegmentLog,
     codecs: CodecPool,
     second_stage: SecondStage,
@@ -253,6 +261,7 @@ impl<P: Platform> Shard<P> {
             origin_writes,
             host_records,
             shared_budget,
+            index_memory,
         } = parts;
         assert!(
             number < geometry.shard_count,
@@ -260,6 +269,9 @@ impl<P: Platform> Shard<P> {
             geometry.shard_count
         );
         assert!(epoch.0 > 0, "openings are numbered from 1");
+        let index_memory = index_memory
+            .filter(|_| geometry.index_bytes > 0)
+            .map(|bytes| bytes / u64::from(geometry.shard_count));
         let (stats, place) = (Rc::new(Stats::default()), (&geometry, number));
         // On a shared device, how many regions have space is known only when the shard starts: the policy begins as small as it can.
         let room = match cache.shares_space() {
@@ -301,7 +313,8 @@ impl<P: Platform> Shard<P> {
             origin,
             following: Following::new(),
             tuning: Tuning::new(settings, room / BLOCK_BYTES as u64),
-            map: BlockMap::new(&geometry),
+            map: BlockMap::new(&geometry, page_plan(&geometry, (cache_id, number), index_memory)),
+            index_memory,
             log: SegmentLog::new(
                 geometry,
                 LogIdentity {
@@ -355,7 +368,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Whether the index has the block. Does not count as a hit.
+    /// Whether the index has the block, for tests and tools. Does not count as a hit. If its page of a paged index is not in memory, it
+    /// counts as not cached.
     #[must_use]
     pub fn is_cached(&self, block: BlockNumber) -> bool {
         self.map.peek(self.local(block)).is_some()
@@ -388,11 +402,14 @@ impl<P: Platform> Shard<P> {
             log.writes_in_flight() as u64,
             self.origin_reads.at_origin(),
         );
+        let (index_pages, index_pages_in_memory) = map.page_counts();
         let holdings = Holdings {
             cached_blocks: map.len() as u64,
             index_bytes: map.memory_bytes(),
-            other_memory_bytes: (self.tuning.memory_bytes() + log.memory_bytes() + self.order.memory_bytes())
-                as u64,
+            index_bound_bytes: self.index_memory.unwrap_or(0),
+            index_pages,
+            index_pages_in_memory,
+            other_memory_bytes: self.grown_bytes(),
             extent_bytes: log.buffer_bytes() as u64,
             histogram_bytes: self.stats.latencies.borrow().memory_bytes() as u64,
             capacity_bytes: match self.cache.shares_space() {
@@ -445,6 +462,11 @@ impl<P: Platform> Shard<P> {
                 self.env.now(),
             ),
         }
+    }
+
+    /// Bytes of memory of what grows with the shard, besides the index.
+    fn grown_bytes(&self) -> u64 {
+        (self.tuning.memory_bytes() + self.log.memory_bytes() + self.order.memory_bytes()) as u64
     }
 
     /// Number of dirty blocks.
@@ -623,38 +645,23 @@ impl<P: Platform> Shard<P> {
         self.mode() == Mode::WriteBack || self.dirty_blocks() > 0
     }
 
-    /// Waits until the index page of a block is in memory: see [`BlockMap::load`].
-    async fn load_page(&self, block: LocalBlock) {
-        self.map.load(&self.env, block..LocalBlock(block.0 + 1)).await;
-    }
-
-    /// Waits until the index pages of the blocks that may share a group with a block are in memory.
-    async fn load_four(&self, block: LocalBlock) {
-        let first = block.0 - block.0 % GROUP_BLOCKS_MAX as u64;
-        let four = LocalBlock(first)..LocalBlock(first + GROUP_BLOCKS_MAX as u64);
-        self.map.load(&self.env, four).await;
-    }
-
-    /// Waits until the index pages of blocks of one stripe are in memory.
-    async fn load_pages(&self, blocks: &Range<u64>) {
-        let first = self.local(BlockNumber(blocks.start));
-        let end = LocalBlock(first.0 + blocks.end - blocks.start);
-        self.map.load(&self.env, first..end).await;
-    }
-
-    /// Whether any of these blocks of one stripe is dirty. Their pages have been loaded.
+    /// Whether any of these blocks of one stripe is dirty, or may be. Their pages have been loaded.
     fn any_dirty(&self, blocks: &Range<u64>) -> bool {
         let mut locals = blocks.clone().map(|block| self.local(BlockNumber(block)));
         self.map.dirty_blocks() > 0 && locals.any(|block| self.map.is_dirty(block))
     }
+}
 
-    /// The same after loading them, as of the end of the wait.
-    async fn any_dirty_now(&self, blocks: &Range<u64>) -> bool {
-        if self.map.dirty_blocks() > 0 {
-            self.load_pages(blocks).await;
-        }
-        self.any_dirty(blocks)
+/// The dimensions of the index of a shard (with the number of its cache), which has so much memory; `None`: it is a table.
+fn page_plan(geometry: &Geometry, (cache_id, shard): (u32, u32), memory: Option<u64>) -> Option<PagePlan> {
+    let small = planted::is_index_paged() && geometry.index_bytes > 0;
+    let mark = u64::from(cache_id) << 32 | u64::from(shard);
+    let slots = |page_bytes: u64| (geometry.shard_index_len() / page_bytes) as u32;
+    if small {
+        let bytes = u64::from(geometry.sector_bytes);
+        return Some(PagePlan::small(slots(bytes), bytes as usize, mark));
     }
+    memory.map(|memory| PagePlan::new(slots(PAGE_BYTES as u64), memory, mark))
 }
 
 /// Data shared between a reply and an admission.

@@ -147,7 +147,7 @@ impl<P: Platform> Shard<P> {
         bypass: bool,
     ) -> Result<(IoBuf, u64), IoError> {
         let mut out = IoBuf::new(blocks * BLOCK_BYTES);
-        self.map.load(&self.env, run_of(first, blocks)).await;
+        self.load_run(run_of(first, blocks)).await;
         let mut found = self.look_up(first, blocks, &mut out)?;
         let hits = std::mem::take(&mut found.hits);
         let (bad, missed) = if hits.is_empty() {
@@ -179,7 +179,10 @@ impl<P: Platform> Shard<P> {
                 let place = &mut out[index * BLOCK_BYTES..][..BLOCK_BYTES];
                 match entry {
                     Some(_) => self.read_block(block, place).await?,
-                    None => gone.push(index),
+                    None => {
+                        self.is_known(block)?;
+                        gone.push(index);
+                    }
                 }
             }
             bad = gone;
@@ -198,11 +201,11 @@ impl<P: Platform> Shard<P> {
             let block = LocalBlock(first.0 + index as u64);
             let place = &mut out[index * BLOCK_BYTES..][..BLOCK_BYTES];
             let entry = self.map.touch(block, |entry| self.counts_read(entry));
+            self.is_known(block)?;
             let Some(entry) = entry else {
                 found.missed.push(index);
                 continue;
             };
-            self.is_known(block)?;
             match self.load_from_memory(block, entry, place) {
                 Some(Ok(())) => found.blocks += 1,
                 Some(Err(error)) => {
@@ -329,7 +332,7 @@ impl<P: Platform> Shard<P> {
         bypass: bool,
     ) -> Result<Vec<(usize, Shared, usize)>, IoError> {
         // From here to the beginning of each read nothing may await: a block could be read twice.
-        self.map.load(&self.env, missed_of(first, missed)).await;
+        self.load_run(missed_of(first, missed)).await;
         let mut runs = self.origin_reads.split(first, missed, &self.order);
         // There is usually one run: no boxed future for it.
         if runs.len() == 1 {
@@ -369,7 +372,7 @@ impl<P: Platform> Shard<P> {
                 let Ok(data) = read.joined().await else {
                     // Another block of that read may have caused the failure.
                     let first = LocalBlock(first.0 + index as u64);
-                    self.map.load(&self.env, run_of(first, blocks)).await;
+                    self.load_run(run_of(first, blocks)).await;
                     let data = self.fetch(first, blocks, bypass).await?;
                     return Ok(Some((index, data, 0)));
                 };

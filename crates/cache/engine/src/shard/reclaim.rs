@@ -87,6 +87,7 @@ impl<P: Platform> Shard<P> {
         let cached = self.map.len() as u64;
         self.tuning.reclaim_begins(cached);
         self.follow_space();
+        self.fit_pages();
         self.log.hold_for_reclaim(self.dirty_blocks() > 0);
         let (contents, ()) = join(self.contents_of(victim), self.tell_of_reclaim(victim)).await;
         match contents {
@@ -98,9 +99,8 @@ impl<P: Platform> Shard<P> {
                 tracing::warn!(shard = self.id.number, region = victim.region, %error, "dropped a region that cannot be read");
             }
         }
-        let evacuated = self.evacuate(victim.region).await;
+        let evacuated = self.evacuate(victim.region).await && self.sweep(victim.region).await;
         if evacuated {
-            self.sweep(victim.region).await;
             self.free_region(victim).await;
             self.log.hold_for_reclaim(false);
             reclaim.freed(victim.ring);
@@ -121,7 +121,7 @@ impl<P: Platform> Shard<P> {
             if self.log.live_in(number) == 0 || planted(PlantedBug::ReclaimedBeforeClean) {
                 return true;
             }
-            let left = self.dirty_in(number);
+            let left = self.dirty_in(number).await;
             let mut homeless = Vec::new();
             for dirty in left {
                 if !self.move_dirty(&dirty).await {
@@ -174,19 +174,20 @@ impl<P: Platform> Shard<P> {
                 self.env.sleep(EVACUATE_PAUSE).await;
             }
             if self.is_stopping() || self.cache.is_fenced() {
-                return self.dirty_in(number).is_empty();
+                return self.dirty_in(number).await.is_empty();
             }
         }
     }
 
-    fn dirty_in(&self, number: u32) -> Vec<Dirty> {
+    async fn dirty_in(self: &Rc<Self>, number: u32) -> Vec<Dirty> {
         if self.map.dirty_blocks() == 0 {
             return Vec::new();
         }
-        self.map.pick(|block, entry| {
+        self.pick_blocks(true, |block, entry| {
             let is_here = entry.dirty() && self.log.region_of(entry.location()) == number;
             is_here.then(|| self.dirty_now(block, entry))?
         })
+        .await
     }
 
     /// Stores the contents of a dirty block again, or a record that the contents are lost. The latter only after repeated
@@ -280,7 +281,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Decides for each block of the region whether it is dropped or moved, and drops the former.
-    async fn judge(&self, victim: Victim, contents: &RegionContents, keep: bool) -> Vec<Survivor> {
+    async fn judge(self: &Rc<Self>, victim: Victim, contents: &RegionContents, keep: bool) -> Vec<Survivor> {
         let mut survivors = Vec::new();
         let base = u64::from(victim.region) * self.id.layout.region_bytes;
         let mut judged = 0;
@@ -373,13 +374,16 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Drops the blocks that the index still has in the region: no summary listed them, or they could not be moved.
-    async fn sweep(&self, number: u32) {
+    /// Drops the blocks that the index still has in the region: no summary listed them, or they could not be moved. False: some are left,
+    /// because index pages cannot be read.
+    async fn sweep(self: &Rc<Self>, number: u32) -> bool {
         if self.log.live_in(number) == 0 {
-            return;
+            return true;
         }
         let here = |entry: Entry| self.log.region_of(entry.location()) == number;
-        let left = self.map.pick(|block, entry| here(entry).then_some(block));
+        let left = self
+            .pick_blocks(false, |block, entry| here(entry).then_some(block))
+            .await;
         for block in left {
             self.load_page(block).await;
             if self.map.lookup(block).is_some_and(here) {
@@ -387,6 +391,7 @@ impl<P: Platform> Shard<P> {
                 count(&self.stats.counters.reclaimed_blocks, 1);
             }
         }
+        self.log.live_in(number) == 0
     }
 
     /// Marks the region as *reclaiming* in the manifest before the first block leaves it. From then on recovery ignores its

@@ -110,12 +110,16 @@ impl<P: Platform> Shard<P> {
         self.check_sequences(&found)?;
         self.check_victim(&found)?;
         self.take_over_regions(&found);
-        self.map.rebuilt(&self.log, self.id.opened.regions_per_shard);
+        let regions = self.id.opened.regions_per_shard;
+        self.map.rebuilt(&self.cache, &self.log, regions).await;
         self.drop_reclaimed().await;
         self.close_regions(&found).await.map_err(device)?;
         drop(found);
         self.inherit_dirty();
         outcome.dropped = self.drop_intended().await?;
+        if let Some(what) = self.map.failure() {
+            return Err(RecoverError::Damaged { shard, what });
+        }
         outcome.blocks = self.map.len() as u64;
         outcome.dirty = self.map.dirty_blocks();
         Ok(outcome)
@@ -317,13 +321,15 @@ impl<P: Platform> Shard<P> {
 
     /// Drops the clean blocks of a region that was being reclaimed: some may have been dropped before the crash and written
     /// to the origin since. No older record of them exists, because they are in the oldest region of their ring.
-    async fn drop_reclaimed(&self) {
+    async fn drop_reclaimed(self: &Rc<Self>) {
         let Some(victim) = self.log.victim() else { return };
         if planted(PlantedBug::ReclaimedKept) {
             return;
         }
         let clean = |entry: Entry| !entry.dirty() && self.log.region_of(entry.location()) == victim;
-        let dropped = self.map.pick(|block, entry| clean(entry).then_some(block));
+        let dropped = self
+            .pick_blocks(false, |block, entry| clean(entry).then_some(block))
+            .await;
         for block in dropped {
             self.load_page(block).await;
             self.map.remove(&self.log, block);
@@ -388,7 +394,7 @@ impl<P: Platform> Shard<P> {
     /// The clean blocks of stripes whose intent is set, and their locations, in address order, because they are logged. Also
     /// blocks that look dirty in a cache that has no dirty blocks: their *cleaned* record is damaged, or this record is forged,
     /// and the origin has the right data.
-    async fn intended(&self) -> Vec<(LocalBlock, Ring)> {
+    async fn intended(self: &Rc<Self>) -> Vec<(LocalBlock, Ring)> {
         let unknown = self.map.dirty_blocks() > 0 && !self.id.may_be_dirty;
         let intended = |block: LocalBlock, entry: Entry| {
             if unknown && entry.dirty() {
@@ -404,15 +410,14 @@ impl<P: Platform> Shard<P> {
             let mut found = Vec::new();
             for stripe in self.intents.set_stripes() {
                 let blocks = stripe * STRIPE_BLOCKS..(stripe + 1) * STRIPE_BLOCKS;
-                self.map
-                    .load(&self.env, LocalBlock(blocks.start)..LocalBlock(blocks.end))
+                self.load_run(LocalBlock(blocks.start)..LocalBlock(blocks.end))
                     .await;
                 let blocks = blocks.map(LocalBlock);
                 found.extend(blocks.filter_map(|block| intended(block, self.map.lookup(block)?)));
             }
             return found;
         }
-        let mut found = self.map.pick(intended);
+        let mut found = self.pick_blocks(false, intended).await;
         found.sort_unstable_by_key(|(block, _)| *block);
         found
     }

@@ -143,5 +143,6 @@ fn shard_over(
         origin_writes: OriginWrites::default(),
         host_records: None,
         shared_budget: None,
+        index_memory: None,
     })
 }

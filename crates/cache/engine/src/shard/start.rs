@@ -13,6 +13,7 @@ impl<P: Platform> Shard<P> {
     /// Starts the tasks that store admitted blocks, reclaim regions, set and clear intents, write back, and mark stable
     /// lengths.
     pub fn start(self: &Rc<Self>) {
+        self.fit_pages();
         self.withhold_regions();
         self.start_following();
         self.tasks.enter(Phase::Serving);

@@ -99,6 +99,11 @@ impl Tuning {
         self.policy.borrow_mut().reclaim(ring, key, hits, price)
     }
 
+    /// Bounds the memory of the policy.
+    pub(super) fn limit_memory(&self, bytes: u64) {
+        self.policy.borrow_mut().limit_memory(bytes);
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         self.policy.borrow().memory_bytes()
     }

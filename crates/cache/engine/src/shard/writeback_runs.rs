@@ -47,13 +47,13 @@ impl<P: Platform> Shard<P> {
     }
 
     /// The block, if it is dirty now, with its entry as of the end of the wait.
-    pub(super) async fn find_dirty(&self, block: LocalBlock) -> Option<Dirty> {
+    pub(super) async fn find_dirty(self: &Rc<Self>, block: LocalBlock) -> Option<Dirty> {
         self.load_page(block).await;
         self.dirty_now(block, self.map.lookup(block)?)
     }
 
     /// Whether the block still has the same entry, as of the end of the wait.
-    pub(super) async fn is_still(&self, dirty: &Dirty) -> bool {
+    pub(super) async fn is_still(self: &Rc<Self>, dirty: &Dirty) -> bool {
         let now = self.find_dirty(dirty.block).await;
         now.is_some_and(|now| now.entry.same_place(dirty.entry) && now.generation == dirty.generation)
     }

@@ -224,10 +224,15 @@ impl<P: Platform> Shard<P> {
     }
 
     /// The next dirty blocks in address order, from `cursor` on, wrapping around; and whether these are all.
-    async fn gather_dirty(&self, cursor: LocalBlock) -> (Vec<Dirty>, bool) {
+    async fn gather_dirty(self: &Rc<Self>, cursor: LocalBlock) -> (Vec<Dirty>, bool) {
         let blocks = self.id.layout.local_blocks();
-        let nearest = self.map.next_dirty(&self.env, cursor, blocks, GATHER_BLOCKS_MAX);
-        let (nearest, everything) = nearest.await;
+        let nearest = self
+            .map
+            .next_dirty(&self.cache, cursor, blocks, GATHER_BLOCKS_MAX);
+        let (nearest, everything) = nearest.await.unwrap_or_else(|why| {
+            self.fence(&why);
+            (Vec::new(), false)
+        });
         // Reclaim may have written some to the origin meanwhile: a short list is not proof that these are all.
         let mut found = Vec::with_capacity(nearest.len());
         for block in nearest {
@@ -273,7 +278,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// The dirty ones of these blocks, with their present entries.
-    async fn still_dirty(&self, blocks: &[Dirty]) -> Vec<Dirty> {
+    async fn still_dirty(self: &Rc<Self>, blocks: &[Dirty]) -> Vec<Dirty> {
         let mut still = Vec::with_capacity(blocks.len());
         for dirty in blocks {
             still.extend(self.find_dirty(dirty.block).await);
@@ -390,6 +395,7 @@ mod tests {
             origin_writes: OriginWrites::default(),
             host_records: None,
             shared_budget: None,
+            index_memory: None,
         })
     }
 

@@ -68,7 +68,7 @@ fn planted_bugs_are_found() {
     assert_eq!(missed, [], "planted and not found");
 }
 
-/// Explores lives with a paged index, which the shards have beside their table.
+/// Explores lives with a paged index.
 fn explore_paged(goal: u64, bug: Option<PlantedBug>) -> (Counts, Option<Failure>) {
     let prepare = || {
         page_index(true);
@@ -84,6 +84,12 @@ fn index_pages_are_loaded_before_use() {
     if let (counts, Some(failure)) = explore_paged(goal, None) {
         panic!("after {} crash states: {failure}", counts.states);
     }
-    let (_, failure) = explore_paged(goal, Some(PlantedBug::PageNotLoaded));
-    assert!(failure.is_some(), "a page that was not loaded is not missed");
+    for bug in [
+        PlantedBug::PageNotLoaded,
+        PlantedBug::ChangedPageEvicted,
+        PlantedBug::SlotFreedEarly,
+    ] {
+        let (_, failure) = explore_paged(goal, Some(bug));
+        assert!(failure.is_some(), "{bug:?} is not found");
+    }
 }

@@ -263,6 +263,7 @@ impl Shape {
                 region_bytes: Some(128 << 10),
                 shard_count: Some(shard_count as u32),
                 threads: None,
+                index_memory: None,
             },
             settings,
             origin_alignment,

@@ -20,7 +20,7 @@ use crate::world::{
     contents, version_of,
 };
 
-const ALL_MODES: [Mode; 3] = [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack];
+pub const ALL_MODES: [Mode; 3] = [Mode::WriteThrough, Mode::WriteAround, Mode::WriteBack];
 /// Whole blocks of the origin, which ends within a stripe ...
 const BLOCKS: u64 = ORIGIN_BLOCKS - 16;
 /// ... in a block that is partial.

@@ -18,6 +18,7 @@
 //! | `random` | both devices, at any time, then the process or the power |
 //! | `resize` | the process or the power, at every event of a cache that grows or shrinks |
 //! | `orderings` | nothing: the required order of events, and the state after a crash in between |
+//! | `index_pages` | index pages on the cache device that are damaged, rolled back, or cannot be read or written |
 //! | `planted` | nothing: the engine breaks orderings deliberately, and their tests must fail |
 //! | `write_back` | the same rows and orderings in write-back |
 //!
@@ -32,6 +33,8 @@ mod full;
 mod growth;
 #[path = "../support/host.rs"]
 mod host;
+#[cfg(feature = "planted-bugs")]
+mod index_pages;
 mod lifecycle;
 mod orderings;
 mod origin;

@@ -8,7 +8,7 @@ use std::panic::catch_unwind;
 use flaz_engine::planted::{PlantedBug, plant};
 
 use crate::write_back::{orderings as write_back, stable};
-use crate::{crashes, growth, lifecycle, orderings, origin_changed, random, reopen};
+use crate::{crashes, growth, index_pages, lifecycle, orderings, origin_changed, random, reopen};
 
 /// A defect, and a test that must find it.
 type Pair = (PlantedBug, fn());
@@ -24,6 +24,11 @@ fn are_found(pairs: &[Pair]) {
 
 #[test]
 fn broken_orderings_are_found() {
+    are_found(&[(
+        PlantedBug::PageNotCompared,
+        index_pages::rolled_back_pages_are_never_used,
+    )]);
+    flaz_engine::planted::page_index(false);
     are_found(&[
         (
             PlantedBug::IntentNotSet,

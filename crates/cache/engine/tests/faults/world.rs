@@ -467,6 +467,7 @@ const WISH: GeometryOptions = GeometryOptions {
     region_bytes: Some(128 << 10),
     shard_count: Some(1),
     threads: None,
+    index_memory: None,
 };
 
 /// Options of a cache; `number` distinguishes caches.

@@ -27,6 +27,7 @@ fn a_write_that_overtakes_an_admission_wins() {
             region_bytes: Some(128 << 10),
             shard_count: Some(1),
             threads: None,
+            index_memory: None,
         };
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(9),

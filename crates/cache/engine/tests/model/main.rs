@@ -100,6 +100,7 @@ fn plan(seed: u64) -> Plan {
             region_bytes: Some(128 << 10),
             shard_count: Some(1 + rng.below(2) as u32 * u32::from(!seed.is_multiple_of(3))),
             threads: None,
+            index_memory: None,
         },
         settings: Settings {
             mode: modes[rng.below(8) as usize],

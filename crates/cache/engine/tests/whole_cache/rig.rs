@@ -28,6 +28,7 @@ pub const SMALLEST: GeometryOptions = GeometryOptions {
     region_bytes: Some(128 << 10),
     shard_count: Some(1),
     threads: None,
+    index_memory: None,
 };
 /// Length of the smallest cache.
 pub const SMALLEST_LEN: u64 = FRONT_BYTES + 8 * (128 << 10);

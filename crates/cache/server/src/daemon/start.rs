@@ -1,5 +1,6 @@
 //! Opening a cache and starting what serves it, in the order in which a failure costs least.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -10,6 +11,7 @@ use flaz_device::Device;
 use flaz_device::deadline::Deadline;
 use flaz_engine::cache::lifecycle::{Discard, Lifecycle, OpenOptions};
 use flaz_engine::cache::read_superblock;
+use flaz_engine::index_memory;
 use flaz_engine::settings::Mode;
 use flaz_engine::shard::JOB_BYTES_MAX;
 use flaz_nbd::Export;
@@ -24,7 +26,7 @@ use crate::error::HostError;
 use crate::front_end::{Failed, FrontEnd, SessionThreads};
 use crate::nbd::NbdFrontEnd;
 use crate::origin::{Origin, explain, open_origin};
-use crate::process::keep_memory_free;
+use crate::process::{keep_memory_free, memory_bytes};
 use crate::safety;
 use crate::spec::ServeSpec;
 use crate::state::StateFile;
@@ -73,6 +75,8 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
         }
     }
     let geometry = &superblock.geometry;
+    let chosen = spec.index_memory.or(superblock.index_memory.map(NonZeroU64::get));
+    let index_memory = index_memory::bound(geometry, chosen, memory_bytes())?;
     let thread_count = thread_count(spec.threads, geometry.shard_count);
     let export = Export::new(geometry.origin_len).read_only(spec.read_only);
     // Reserve the sockets before the superblock is marked open: if a socket is in use, a clean cache stays clean.
@@ -115,6 +119,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
             origin: &devices.origin,
             state: &devices.state,
             shared_budget: devices.shared_budget.clone(),
+            index_memory,
             device_timeout: spec.device_timeout,
             settings: settings.clone(),
             failed: Arc::clone(&failed),

@@ -75,6 +75,7 @@ fn idle_cache(folder: &std::path::Path) -> ServeSpec {
             ..SettingsPatch::default()
         },
         threads: None,
+        index_memory: None,
         discard_cache: false,
         discard_dirty: false,
         after_crash: AfterCrash::Warm,

@@ -610,6 +610,29 @@ fn process(families: &mut Families, live: &LiveReport) {
             (memory.uses.iter()).map(|used| (used.name.as_str(), used.bytes)),
         ),
     );
+    if let Some(index) = &memory.index_pages {
+        families.gauge(
+            "flaz_index_memory_bound_bytes",
+            "Maximum memory of the index and all else that grows with the cache.",
+            index.bound_bytes,
+        );
+        families.gauge("flaz_index_pages", "Pages of the index.", index.pages);
+        families.gauge(
+            "flaz_index_pages_in_memory",
+            "Pages of the index that are in memory.",
+            index.pages_in_memory,
+        );
+        families.counter(
+            "flaz_index_page_reads_total",
+            "Pages of the index read from the cache device.",
+            index.reads,
+        );
+        families.counter(
+            "flaz_index_page_writes_total",
+            "Pages of the index written to the cache device.",
+            index.writes,
+        );
+    }
     families.add(
         Kind::Gauge,
         "flaz_nbd_connections",

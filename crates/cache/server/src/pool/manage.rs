@@ -196,6 +196,7 @@ pub fn add(spec: &VolumeSpec) -> Result<CreateReport, HostError> {
         region_bytes: None,
         shard_count: spec.shards,
         threads: Some(threads_default()),
+        index_memory: None,
     };
     let share = spec.share.chunks(superblock.layout.chunk_bytes)?;
     for other in &superblock.volumes {

@@ -69,6 +69,7 @@ fn options(shard_count: Option<u32>, region_bytes: Option<u64>, extent_bytes: u3
         region_bytes,
         shard_count,
         threads: None,
+        index_memory: None,
     }
 }
 
@@ -155,6 +156,7 @@ fn no_more_shards_than_threads_are_planned_unless_the_device_is_too_large_for_th
     for (threads, shards) in [(0, 1), (1, 1), (2, 2), (3, 4), (8, 8), (64, 8)] {
         let wish = GeometryOptions {
             threads: Some(threads),
+            index_memory: None,
             ..GeometryOptions::default()
         };
         let plan = |len| {

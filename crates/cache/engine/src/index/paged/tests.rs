@@ -20,6 +20,11 @@ impl Device {
     }
 }
 
+/// An index with the fewest pages in memory.
+fn small(slots: u32) -> PagedIndex {
+    PagedIndex::new(PagePlan::new(slots, 0, 9))
+}
+
 /// Brings the page of a block into memory.
 fn load(index: &mut PagedIndex, device: &mut Device, block: LocalBlock) {
     while !index.make_room() {
@@ -73,7 +78,7 @@ fn block(random: &mut Random, kind: u64, step: u64) -> LocalBlock {
 fn a_paged_index_agrees_with_the_table() {
     for kind in 0..4 {
         let mut random = Random::new(kind);
-        let (mut paged, mut device) = (PagedIndex::new(20_000, FRAMES_MIN, 9), Device::default());
+        let (mut paged, mut device) = (small(20_000), Device::default());
         let mut table = Index::new(LocalBlock(1 << 30), 100_000);
         let mut model = BTreeMap::new();
         let mut under_way: Vec<PageWrite> = Vec::new();
@@ -135,7 +140,7 @@ fn a_paged_index_agrees_with_the_table() {
 
 /// An index of some pages, all written, the first one away.
 fn written() -> (PagedIndex, Device) {
-    let (mut index, mut device) = (PagedIndex::new(1000, FRAMES_MIN, 9), Device::default());
+    let (mut index, mut device) = (small(1000), Device::default());
     for n in 0..100 * ENTRIES_MAX as u64 {
         load(&mut index, &mut device, LocalBlock(n));
         index.insert(LocalBlock(n), Entry::fragment(Location(n + 1), 100));
@@ -197,7 +202,7 @@ fn a_page_whose_write_failed_stays_in_memory() {
         index.end_write(&write, false);
     }
     assert_eq!(index.slots.in_use(), in_use);
-    index.frames_max = 0;
+    index.plan.frames_min = 0;
     assert!(!index.make_room());
     assert!(index.has(LocalBlock(0)) && index.get(LocalBlock(0)).is_none());
 }
@@ -218,6 +223,54 @@ fn hits_cause_no_write() {
 }
 
 #[test]
+fn pages_that_cannot_be_read_are_not_cached_or_unknown() {
+    let (mut index, mut device) = written();
+    let dirty = LocalBlock(50 * ENTRIES_MAX as u64);
+    load(&mut index, &mut device, dirty);
+    index.insert(dirty, Entry::fragment(Location(7), 100).with_dirty(true));
+    for n in (0..100 * ENTRIES_MAX as u64).rev() {
+        load(&mut index, &mut device, LocalBlock(n));
+        while index.changed_pages() > 0 {
+            for write in index.begin_writes(8) {
+                device.write(&write);
+                index.end_write(&write, true);
+            }
+        }
+    }
+    let away = LocalBlock(99 * ENTRIES_MAX as u64);
+    load(&mut index, &mut device, dirty);
+    for n in 0..80 {
+        load(&mut index, &mut device, LocalBlock(n * ENTRIES_MAX as u64));
+        assert_eq!(
+            index.next_maybe_dirty(LocalBlock(0)).map(|first| first <= dirty),
+            Some(true)
+        );
+    }
+    for n in 0..FRAMES_MIN as u64 + 8 {
+        load(&mut index, &mut device, LocalBlock((n % 49) * ENTRIES_MAX as u64));
+        load(
+            &mut index,
+            &mut device,
+            LocalBlock((51 + n % 40) * ENTRIES_MAX as u64),
+        );
+    }
+    assert!(!index.has(dirty) && !index.has(away));
+    index.cut();
+    assert!(index.has(dirty) && index.missing(dirty..LocalBlock(dirty.0 + 1)).is_empty());
+    assert!(index.is_unknown(dirty) && !index.is_unknown(away) && !index.is_unknown(LocalBlock(0)));
+    for block in [dirty, away] {
+        assert_eq!(index.get(block), None);
+        assert_eq!(index.insert(block, Entry::fragment(Location(7), 100)), None);
+        assert_eq!(
+            (index.get(block), index.remove(block), index.clean(block)),
+            (None, None, false)
+        );
+        assert_eq!(index.hit(block, |_| true), None);
+        assert_eq!(index.page_of(block).0.count(), 0);
+    }
+}
+
+#[test]
 #[should_panic(expected = "was not loaded")]
 fn a_page_that_is_away_is_not_looked_up() {
     let (index, _) = written();
@@ -227,7 +280,7 @@ fn a_page_that_is_away_is_not_looked_up() {
 /// 64 MB for 500 GB at 2:1: the directory, and enough pages.
 #[test]
 fn an_entry_takes_little_memory() {
-    let (mut index, mut device) = (PagedIndex::new(20_000, FRAMES_MIN, 9), Device::default());
+    let (mut index, mut device) = (small(20_000), Device::default());
     let mut random = Random::new(1);
     for n in 0..600_000_u64 {
         let block = LocalBlock(random.below(1 << 22));

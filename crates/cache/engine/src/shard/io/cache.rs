@@ -198,6 +198,30 @@ impl<P: Platform> CacheIo<P> {
 
     // Reading.
 
+    /// Time and tasks.
+    pub(in crate::shard) fn env(&self) -> &P::Env {
+        &self.env
+    }
+
+    fn page_position(&self, slot: u32, bytes: usize) -> u64 {
+        self.layout.shard_index_offset(self.shard) + u64::from(slot) * bytes as u64
+    }
+
+    /// Reads a page of the index, of `bytes` bytes.
+    ///
+    /// # Errors
+    /// The device's, counted as a failed read.
+    pub(in crate::shard) async fn read_page(&self, slot: u32, bytes: usize) -> Result<IoBuf, DeviceError> {
+        let counters = &self.stats.counters;
+        count(&counters.index_page_reads, 1);
+        count(&counters.cache_reads, 1);
+        count(&counters.cache_read_bytes, bytes as u64);
+        let position = self.page_position(slot, bytes);
+        let (buf, result) = self.device.read_at(position, IoBuf::new(bytes)).await;
+        count(&counters.cache_read_errors, u64::from(result.is_err()));
+        result.map(|()| buf)
+    }
+
     /// The device itself, for reading structures of the format.
     pub(in crate::shard) fn device(&self) -> &P::Cache {
         &self.device
@@ -318,6 +342,17 @@ impl<P: Platform> CacheIo<P> {
         }
         self.note_space(&result);
         result
+    }
+
+    /// Writes a page of the index.
+    ///
+    /// # Errors
+    /// The device's, or it is fenced.
+    pub(in crate::shard) async fn write_page(&self, slot: u32, page: &[u8]) -> Result<(), DeviceError> {
+        let position = self.page_position(slot, page.len());
+        self.write_at(position, IoBuf::copy_of(page)).await?;
+        count(&self.stats.counters.index_page_writes, 1);
+        Ok(())
     }
 
     /// Whether writes to ranges that were never written may find no space.

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use super::SegmentLog;
 use super::copies::Copies;
 use super::state::State;
-use crate::format::manifest::ManifestSector;
+use crate::format::manifest::{ManifestSector, entries_checksum};
 use crate::shard::io::CacheIo;
 use crate::shard::platform::Platform;
 
@@ -109,6 +109,13 @@ impl SegmentLog {
         });
         // All of them have ended on return: none lands after a later write.
         join_all(writes).await.into_iter().collect()
+    }
+
+    /// The checksum of the entries of all regions: see [`entries_checksum`].
+    pub(in crate::shard) fn manifest_checksum(&self) -> u32 {
+        let regions = 0..self.region_count() as u32;
+        let state = self.state.borrow();
+        entries_checksum(regions.map(|region| state.entry(region)))
     }
 
     /// Writes the stable lengths of regions that the manifest does not have yet.

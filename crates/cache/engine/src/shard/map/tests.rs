@@ -1,8 +1,8 @@
 use super::*;
 use crate::format::geometry::{Geometry, GeometryOptions};
 use crate::shard::log::{Append, Appended, Class, LogIdentity};
+use crate::shard::simulated::Disks;
 use crate::units::Epoch;
-use flaz_sim::Sim;
 
 const BLOCK: LocalBlock = LocalBlock(3);
 const NUMBER: BlockNumber = BlockNumber(3);
@@ -19,7 +19,7 @@ fn map() -> (SegmentLog, BlockMap) {
         epoch: Epoch(1),
     };
     let log = SegmentLog::new(geometry, identity);
-    (log, BlockMap::new(&geometry))
+    (log, BlockMap::new(&geometry, None))
 }
 
 fn append(log: &SegmentLog, ring: Ring, what: Append<'_>) -> Appended {
@@ -110,16 +110,18 @@ fn a_cleaned_block_is_newly_clean_until_its_record_is_stable() {
 
 #[test]
 fn dirty_blocks_come_in_the_order_of_addresses_and_around() {
-    let (_, map) = map();
+    let disks = Disks::new(8 << 20, GeometryOptions::default());
+    let (map, shard) = (map().1, disks.sim.block_on(async { disks.shard(1) }));
     for block in [1, 5, 9] {
         map.insert_alone(
             LocalBlock(block),
             Entry::same_filled(crate::units::Location(64), 0).with_dirty(true),
         );
     }
-    let sim = Sim::new(1);
-    let env = sim.env();
-    let next = |most| sim.block_on(map.next_dirty(&env, LocalBlock(4), LocalBlock(100), most));
+    let next = |most| {
+        let next = map.next_dirty(&shard.cache, LocalBlock(4), LocalBlock(100), most);
+        disks.sim.block_on(next).expect("it is a table")
+    };
     assert_eq!(next(3), (vec![LocalBlock(5), LocalBlock(9), LocalBlock(1)], true));
     assert_eq!(next(2), (vec![LocalBlock(5), LocalBlock(9)], false));
 }

@@ -1,0 +1,273 @@
+//! A paged index and its I/O: pages are read when they are needed, and written by a task.
+//!
+//! Invariants:
+//! - A load waits for all its pages, and returns when all are in memory at the same time: it keeps what it has read, so no page is
+//!   pinned, and loads do not wait for each other's memory. What they keep is bounded by their number and [`STRIPE_BLOCKS`].
+//! - A page is read once at a time. A read that is dropped leaves nothing behind.
+//! - Only the task writes, one batch at a time: a request that is dropped cannot leave a write in flight behind, to a slot that counts
+//!   as free.
+//! - Nothing is written after a fence. Pages are read as long as dirty blocks are wanted and the device answers: see [`Pages::after_fence`].
+//!
+//! [`STRIPE_BLOCKS`]: crate::units::STRIPE_BLOCKS
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flaz_device::local::Notify;
+use flaz_device::{Env, IoBuf};
+use futures_util::future::join_all;
+
+use crate::index::{Entry, PagePlan, PageRead, PageWrite, PagedIndex};
+use crate::shard::Platform;
+use crate::shard::io::CacheIo;
+use crate::units::LocalBlock;
+
+/// Pages written at a time.
+const WRITES_MAX: usize = 32;
+/// Batches in a row with a failed write after which the device is fenced.
+const FAILED_BATCHES_MAX: u32 = 4;
+/// How long the task waits after a failed write.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Times that a page is read before it counts as damaged.
+const READ_TRIES: u32 = 2;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Pages {
+    index: RefCell<PagedIndex>,
+    page_bytes: usize,
+    /// Slots that are being read.
+    reading: RefCell<BTreeSet<u32>>,
+    read_ended: Notify,
+    is_writing: Cell<bool>,
+    /// A batch of writes has ended.
+    written: Notify,
+    failed_batches: Cell<u32>,
+    /// Why the device must be fenced.
+    failure: RefCell<Option<String>>,
+}
+
+/// A slot that is being read.
+struct Reading<'a>(&'a Pages, u32);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.reading.borrow_mut().remove(&self.1);
+        self.0.read_ended.notify_all();
+    }
+}
+
+impl Pages {
+    pub(super) fn new(plan: PagePlan) -> Rc<Self> {
+        Rc::new(Self {
+            index: RefCell::new(PagedIndex::new(plan)),
+            page_bytes: plan.page_bytes,
+            reading: RefCell::default(),
+            read_ended: Notify::new(),
+            is_writing: Cell::new(false),
+            written: Notify::new(),
+            failed_batches: Cell::new(0),
+            failure: RefCell::default(),
+        })
+    }
+
+    /// The index. Not borrowed across an await.
+    pub(super) fn index(&self) -> &RefCell<PagedIndex> {
+        &self.index
+    }
+
+    /// Why the device must be fenced, if it must be.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+
+    fn fail(&self, why: String) -> String {
+        self.failure.borrow_mut().get_or_insert(why).clone()
+    }
+
+    /// Brings the pages of `blocks` into memory.
+    ///
+    /// # Errors
+    /// Why the device must be fenced. The pages that are not in memory are never read again then.
+    pub(super) async fn load<P: Platform>(
+        self: &Rc<Self>,
+        io: &Rc<CacheIo<P>>,
+        blocks: Range<LocalBlock>,
+    ) -> Result<(), String> {
+        let mut read: Vec<(PageRead, IoBuf)> = Vec::new();
+        loop {
+            if io.is_fenced() {
+                self.after_fence();
+            } else if let Some(why) = self.failure() {
+                // The caller looks its blocks up whatever happened.
+                self.index.borrow_mut().cut();
+                return Err(why);
+            }
+            let has_room = self.index.borrow_mut().make_room();
+            if (!has_room || self.index.borrow().wants_writes()) && self.begin_write(io) && !has_room {
+                self.written.notified().await;
+                continue;
+            }
+            let missing = self.index.borrow_mut().missing(blocks.clone());
+            let is_unread = |page: &PageRead| read.iter().all(|(other, _)| other != page);
+            let unread: Vec<PageRead> = missing.into_iter().filter(is_unread).collect();
+            if unread.is_empty() {
+                let mut index = self.index.borrow_mut();
+                for (page, bytes) in &read {
+                    index.put(*page, bytes).map_err(|why| self.fail(why))?;
+                }
+                return Ok(());
+            }
+            let is_free = |page: &&PageRead| !self.reading.borrow().contains(&page.slot());
+            let reads: Vec<_> = (unread.iter().filter(is_free))
+                .map(|page| self.read(io, *page))
+                .collect();
+            if reads.is_empty() {
+                self.read_ended.notified().await;
+                continue;
+            }
+            for page in join_all(reads).await {
+                match page {
+                    Ok(page) => read.extend(page),
+                    Err(why) => {
+                        self.index.borrow_mut().cut();
+                        return Err(self.fail(why));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads a page, and brings it into memory for all that wait for it. `None`: it is not wanted any more.
+    async fn read<P: Platform>(
+        &self,
+        io: &CacheIo<P>,
+        page: PageRead,
+    ) -> Result<Option<(PageRead, IoBuf)>, String> {
+        let is_new = self.reading.borrow_mut().insert(page.slot());
+        assert!(is_new, "a page is read once at a time");
+        let _reading = Reading(self, page.slot());
+        let mut why = String::new();
+        for _ in 0..READ_TRIES {
+            let bytes = io.read_page(page.slot(), self.page_bytes).await;
+            let mut index = self.index.borrow_mut();
+            if !index.is_wanted(page) {
+                return Ok(None);
+            }
+            match bytes {
+                Ok(bytes) => match index.put(page, &bytes) {
+                    Ok(()) => return Ok(Some((page, bytes))),
+                    Err(error) => why = error,
+                },
+                Err(error) => {
+                    why = error.to_string();
+                    if io.note_error(&error).is_some() {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(format!("page {} of the index cannot be read: {why}", page.slot()))
+    }
+
+    /// Starts the task that writes changed pages, unless it runs. False: nothing can be written, so there is nothing to wait for.
+    fn begin_write<P: Platform>(self: &Rc<Self>, io: &Rc<CacheIo<P>>) -> bool {
+        if self.is_writing.get() {
+            return true;
+        }
+        if io.is_fenced() || self.failure.borrow().is_some() {
+            return false;
+        }
+        let writes = self.index.borrow_mut().begin_writes(WRITES_MAX);
+        if writes.is_empty() {
+            return false;
+        }
+        self.is_writing.set(true);
+        let task = Rc::clone(self).write_task(Rc::clone(io), writes);
+        io.env().spawn(task);
+        true
+    }
+
+    async fn write_task<P: Platform>(self: Rc<Self>, io: Rc<CacheIo<P>>, mut writes: Vec<PageWrite>) {
+        while !writes.is_empty() {
+            let sent = writes
+                .iter()
+                .map(|write| io.write_page(write.slot(), &write.bytes));
+            let mut failed = None;
+            for (write, result) in writes.iter().zip(join_all(sent).await) {
+                self.index.borrow_mut().end_write(write, result.is_ok());
+                failed = result.err().or(failed);
+            }
+            if let Some(error) = failed {
+                self.failed_batches.set(self.failed_batches.get() + 1);
+                let is_refused = CacheIo::<P>::was_refused(&error);
+                let many = self.failed_batches.get() >= FAILED_BATCHES_MAX;
+                if !is_refused && (io.note_error(&error).is_some() || many) {
+                    self.fail(format!("pages of the index cannot be written: {error}"));
+                } else if !is_refused {
+                    io.env().sleep(RETRY_PAUSE).await;
+                }
+            } else {
+                self.failed_batches.set(0);
+            }
+            self.written.notify_all();
+            let goes_on = !io.is_fenced() && self.failure.borrow().is_none();
+            writes = match goes_on && self.index.borrow().wants_writes() {
+                true => self.index.borrow_mut().begin_writes(WRITES_MAX),
+                false => Vec::new(),
+            };
+        }
+        self.is_writing.set(false);
+        self.written.notify_all();
+    }
+
+    /// Waits until no page is being written.
+    pub(super) async fn written(&self) {
+        while self.is_writing.get() {
+            self.written.notified().await;
+        }
+    }
+
+    /// The device is fenced. Without dirty blocks, the index is no longer needed: nothing is read of the device. With dirty blocks, pages
+    /// are still read; those that change stay in memory, because they cannot be written.
+    fn after_fence(&self) {
+        let mut index = self.index.borrow_mut();
+        if index.fragments().dirty_blocks() == 0 {
+            index.cut();
+        }
+    }
+
+    /// Calls `visit` with each entry from `from` on, until that returns false. With `only_dirty`, pages without dirty blocks are left out.
+    /// Entries change meanwhile: what is not changed is visited once.
+    ///
+    /// # Errors
+    /// As [`Pages::load`].
+    pub(super) async fn walk<P: Platform>(
+        self: &Rc<Self>,
+        io: &Rc<CacheIo<P>>,
+        from: LocalBlock,
+        only_dirty: bool,
+        mut visit: impl FnMut(LocalBlock, Entry) -> bool,
+    ) -> Result<(), String> {
+        let mut next = Some(from);
+        while let Some(mut at) = next {
+            if only_dirty {
+                match self.index.borrow().next_maybe_dirty(at) {
+                    Some(first) => at = first,
+                    None => return Ok(()),
+                }
+            }
+            self.load(io, at..LocalBlock(at.0 + 1)).await?;
+            let index = self.index.borrow();
+            let (mut entries, behind) = index.page_of(at);
+            if !entries.all(|(block, entry)| visit(block, entry)) {
+                return Ok(());
+            }
+            next = behind;
+        }
+        Ok(())
+    }
+}

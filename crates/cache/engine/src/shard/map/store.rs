@@ -1,0 +1,149 @@
+//! The entries of blocks: in a table in memory, or in pages of which some are in memory.
+//!
+//! With the feature `planted-bugs`, an index in pages has a table beside it, which must agree with it whenever a block is looked up.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::pages::Pages;
+use crate::format::layout::Layout;
+use crate::index::{Entry, Fragments, Index, PagePlan, PagedIndex};
+use crate::units::LocalBlock;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Store {
+    /// With pages: entries that recovery has not moved to them yet, and what they are compared with.
+    table: RefCell<Index>,
+    pages: Option<Rc<Pages>>,
+}
+
+/// Whether the table has what the pages have.
+const COMPARES: bool = cfg!(feature = "planted-bugs");
+
+impl Store {
+    pub(super) fn new(layout: &Layout, plan: Option<PagePlan>) -> Self {
+        Self {
+            table: RefCell::new(Index::new(layout.local_blocks(), layout.blocks_planned())),
+            pages: plan.map(Pages::new),
+        }
+    }
+
+    /// The table. With pages, it has no meaning after recovery.
+    pub(super) fn table(&self) -> &RefCell<Index> {
+        &self.table
+    }
+
+    /// The pages. `None`: all is in the table.
+    pub(super) fn pages(&self) -> Option<&Rc<Pages>> {
+        self.pages.as_ref()
+    }
+
+    /// The entries of the table, which become those of the pages, sorted by block.
+    pub(super) fn take_table(&self) -> Vec<(LocalBlock, Entry)> {
+        let mut table = self.table.borrow_mut();
+        let mut all: Vec<_> = table.iter().collect();
+        all.sort_unstable_by_key(|(block, _)| *block);
+        *table = table.emptied();
+        all
+    }
+
+    /// Whether the page of a block is in memory, or never will be.
+    pub(super) fn has(&self, block: LocalBlock) -> bool {
+        (self.pages.as_ref()).is_none_or(|pages| pages.index().borrow().has(block))
+    }
+
+    /// Whether the page of a block cannot be read any more.
+    pub(super) fn is_lost(&self, block: LocalBlock) -> bool {
+        (self.pages.as_ref()).is_some_and(|pages| pages.index().borrow().is_lost(block))
+    }
+
+    /// The same, and the block may be dirty.
+    pub(super) fn is_unknown(&self, block: LocalBlock) -> bool {
+        (self.pages.as_ref()).is_some_and(|pages| pages.index().borrow().is_unknown(block))
+    }
+
+    pub(super) fn get(&self, block: LocalBlock) -> Option<Entry> {
+        let Some(pages) = &self.pages else {
+            return self.table.borrow().get(block);
+        };
+        let found = pages.index().borrow().get(block);
+        if COMPARES && !pages.index().borrow().is_cut() {
+            // Hits of a page that did not change otherwise are lost when it leaves memory.
+            let plain = |entry: Option<Entry>| entry.map(|entry| entry.with_hits(0));
+            let expected = self.table.borrow().get(block);
+            assert_eq!(plain(found), plain(expected), "the pages and the table disagree");
+        }
+        found
+    }
+
+    /// The entry of a block whose page need not be in memory, if that is known.
+    pub(super) fn peek(&self, block: LocalBlock) -> Option<Entry> {
+        match &self.pages {
+            Some(pages) if !COMPARES || pages.index().borrow().is_cut() => {
+                let index = pages.index().borrow();
+                index.has(block).then(|| index.get(block))?
+            }
+            _ => self.table.borrow().get(block),
+        }
+    }
+
+    pub(super) fn hit(&self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) -> Option<Entry> {
+        match &self.pages {
+            None => self.table.borrow_mut().hit(block, counts),
+            Some(pages) => pages.index().borrow_mut().hit(block, counts),
+        }
+    }
+
+    /// Makes a change of both.
+    fn change<T>(
+        &self,
+        of_table: impl FnOnce(&mut Index) -> T,
+        of_pages: impl FnOnce(&mut PagedIndex) -> T,
+    ) -> T {
+        let Some(pages) = &self.pages else {
+            return of_table(&mut self.table.borrow_mut());
+        };
+        if COMPARES {
+            of_table(&mut self.table.borrow_mut());
+        }
+        of_pages(&mut pages.index().borrow_mut())
+    }
+
+    pub(super) fn insert(&self, block: LocalBlock, entry: Entry) -> Option<Entry> {
+        self.change(
+            |table| table.insert(block, entry),
+            |pages| pages.insert(block, entry),
+        )
+    }
+
+    pub(super) fn remove(&self, block: LocalBlock) -> Option<Entry> {
+        self.change(|table| table.remove(block), |pages| pages.remove(block))
+    }
+
+    pub(super) fn clean(&self, block: LocalBlock) -> bool {
+        self.change(|table| table.clean(block), |pages| pages.clean(block))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match &self.pages {
+            None => self.table.borrow().len(),
+            Some(pages) => pages.index().borrow().len(),
+        }
+    }
+
+    pub(super) fn fragments(&self) -> Fragments {
+        match &self.pages {
+            None => self.table.borrow().fragments(),
+            Some(pages) => pages.index().borrow().fragments(),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let bytes = match &self.pages {
+            None => self.table.borrow().memory_bytes(),
+            Some(pages) => pages.index().borrow().memory_bytes(),
+        };
+        bytes as u64
+    }
+}
