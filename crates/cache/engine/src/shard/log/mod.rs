@@ -640,6 +640,12 @@ impl SegmentLog {
         }
     }
 
+    /// The space of a region could not be given back now: the region is free, and [`Self::begin_giving`] goes on.
+    pub(super) fn pause_giving(&self, region: u32) {
+        self.state.borrow_mut().regions.pause_giving();
+        self.add_free(region);
+    }
+
     /// Calls it off.
     pub(super) fn cancel_giving(&self) {
         self.state.borrow_mut().regions.cancel_giving();
