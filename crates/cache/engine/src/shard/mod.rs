@@ -212,7 +212,7 @@ pub struct ShardParts<P: Platform> {
 pub struct Shard<P: Platform> {
     id: ShardIdentity,
     pub(crate) env: P::Env,
-    cache: CacheIo<P>,
+    cache: Rc<CacheIo<P>>,
     origin: OriginIo<P>,
     tuning: Tuning,
     budget: Budget,
@@ -266,14 +266,14 @@ impl<P: Platform> Shard<P> {
             true => geometry.region_bytes * u64::from(REGIONS_MIN),
             false => geometry.shard_len(),
         };
-        let cache = CacheIo::new(
+        let cache = Rc::new(CacheIo::new(
             cache,
             env.clone(),
             Rc::clone(&stats),
             origin_writes.clone(),
             place,
             host_records.clone(),
-        );
+        ));
         let origin = OriginIo::new(
             origin,
             env.clone(),
