@@ -394,9 +394,7 @@ impl BlockMap {
         self.index.borrow_mut().reserve(changes);
     }
 
-    /// Adds entries of blocks that ascend, all behind those that were added before. They do not count in the regions until
-    /// [`BlockMap::rebuilt`].
-    #[expect(dead_code, reason = "recovery in passes calls it")]
+    /// Adds entries of blocks that ascend, all behind those that were added before. The caller counts them in their regions.
     pub(super) async fn append_sorted<P: Platform>(
         &self,
         _io: &Rc<CacheIo<P>>,
@@ -406,6 +404,7 @@ impl BlockMap {
         let mut index = self.index.borrow_mut();
         for (block, entry) in entries {
             index.insert(block, entry);
+            self.residency.set(block, Some(entry));
         }
     }
 
