@@ -240,14 +240,13 @@ impl<P: Platform> Shard<P> {
                 Ok(read) => read,
                 Err(error) if group.hits.len() == 1 || is_timeout(&error) => {
                     let none = group.hits.iter().map(|_| Err(None)).collect();
-                    return (group, none);
+                    return (group, none, Some(pins));
                 }
                 Err(_) => {
                     let plain = self.read_apart(&group.hits).await;
-                    return (group, plain);
+                    return (group, plain, Some(pins));
                 }
             };
-            drop(pins);
             let started = self.env.now();
             let plain = if split {
                 self.decode_elsewhere(buf, at, &group).await
@@ -258,9 +257,11 @@ impl<P: Platform> Shard<P> {
             let took = self.env.now().since(started).as_nanos() as u64;
             count(&self.stats.counters.unpacked_blocks, group.hits.len() as u64);
             count(&self.stats.counters.unpack_ns, took);
-            (group, plain)
+            // A bad block is dropped before its region is used again: the block may then be at the same place, and be good.
+            let pins = plain.iter().any(Result::is_err).then_some(pins);
+            (group, plain, pins)
         });
-        for (group, plain) in join_all(reads).await {
+        for (group, plain, _pins) in join_all(reads).await {
             for (hit, result) in group.hits.iter().zip(plain) {
                 match result {
                     Ok(block) => {
@@ -454,4 +455,63 @@ fn gather(mut hits: Vec<Hit>, region_bytes: u64) -> Vec<Gather> {
         hits: hits.to_vec(),
     };
     groups.map(gather).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use flaz_device::Env;
+    use flaz_sim::{DiskConfig, Rng};
+    use futures_util::FutureExt;
+
+    use crate::format::geometry::GeometryOptions;
+    use crate::policy::Ring;
+    use crate::shard::simulated::{Disks, append, raw};
+    use crate::units::BLOCK_BYTES;
+
+    /// Two blocks in different regions are read, one of which is damaged. Returns whether its region was pinned until the other one was
+    /// read, if that took longer.
+    fn is_damage_pinned(seed: u64) -> Option<bool> {
+        let us = Duration::from_micros;
+        let config = DiskConfig {
+            read_latency: us(100)..=us(2_000),
+            ..DiskConfig::fast(8 << 20)
+        };
+        let disks = Disks::on(seed, config, GeometryOptions::default());
+        let mut data = vec![0; BLOCK_BYTES];
+        Rng::new(seed).fill(&mut data);
+        let region = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            append(&first, Ring::Main, 0, raw(&data));
+            append(&first, Ring::Probation, 1, raw(&data));
+            assert!(first.make_log_stable().await);
+            first.log.open_numbers()[Ring::Main.index()].expect("one is open")
+        });
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            let fragment = disks.region(region) + disks.geometry.header_bytes() as u64;
+            disks.cache.flip_bit(fragment + 100, 0);
+            let decoded = || second.stats.counters.unpacked_blocks.get();
+            let mut read = pin!(second.read(0, 2 * BLOCK_BYTES, false));
+            let mut pinned = None;
+            while (&mut read).now_or_never().is_none() && decoded() < 2 {
+                if decoded() == 1 {
+                    pinned = Some(second.log.is_pinned(region));
+                }
+                disks.env.sleep(us(10)).await;
+            }
+            pinned
+        })
+    }
+
+    /// Otherwise the region could be freed and filled again, and then a good block of the same place be dropped.
+    #[test]
+    fn the_region_of_a_damaged_block_is_pinned_until_the_block_is_dropped() {
+        let outcomes: Vec<bool> = (0..20).filter_map(is_damage_pinned).collect();
+        assert!(outcomes.len() > 10, "one of two reads takes longer");
+        assert!(!outcomes.contains(&false), "{outcomes:?}");
+    }
 }
