@@ -329,7 +329,7 @@ impl<P: Platform> Shard<P> {
         missed: &[usize],
         bypass: bool,
     ) -> Result<Vec<(usize, Shared, usize)>, IoError> {
-        // From here to the beginning of each read nothing may await: a block could be read twice.
+        // From here until all reads are listed nothing awaits: a block could be read twice.
         self.map.load(&self.env, missed_of(first, missed)).await;
         let mut runs = self.origin_reads.split(first, missed, &self.order);
         // There is usually one run: no boxed future for it.
@@ -351,69 +351,69 @@ impl<P: Platform> Shard<P> {
         Ok(all)
     }
 
-    async fn read_run(
+    /// Begins to read a run, see [`Shard::fetch`], or to wait for the read that has its data.
+    fn read_run(
         self: &Rc<Self>,
         index: usize,
         first: LocalBlock,
         run: Run,
         bypass: bool,
-    ) -> Result<Option<(usize, Shared, usize)>, IoError> {
-        match run {
-            Run::Own { blocks } => {
-                let data = self
-                    .fetch(LocalBlock(first.0 + index as u64), blocks, bypass)
-                    .await?;
-                Ok(Some((index, data, 0)))
+    ) -> impl Future<Output = Result<Option<(usize, Shared, usize)>, IoError>> {
+        let first = LocalBlock(first.0 + index as u64);
+        let own = match run {
+            Run::Own { blocks } => Some(self.fetch(first, blocks, bypass)),
+            Run::Join { .. } => None,
+        };
+        async move {
+            if let Some(own) = own {
+                return Ok(Some((index, own.await?, 0)));
             }
-            Run::Join { read, from, blocks } => {
-                count(&self.stats.counters.joined_reads, 1);
-                let Ok(data) = read.joined().await else {
-                    // Another block of that read may have caused the failure.
-                    let first = LocalBlock(first.0 + index as u64);
-                    self.map.load(&self.env, run_of(first, blocks)).await;
-                    let data = self.fetch(first, blocks, bypass).await?;
-                    return Ok(Some((index, data, 0)));
-                };
-                let slice = &data[from * BLOCK_BYTES..(from + blocks) * BLOCK_BYTES];
-                Ok(Some((index, Arc::new(IoBuf::copy_of(slice)), 0)))
-            }
+            let Run::Join { read, from, blocks } = run else {
+                unreachable!("the other runs are read by this request")
+            };
+            count(&self.stats.counters.joined_reads, 1);
+            let Ok(data) = read.joined().await else {
+                // Another block of that read may have caused the failure.
+                self.map.load(&self.env, run_of(first, blocks)).await;
+                let data = self.fetch(first, blocks, bypass).await?;
+                return Ok(Some((index, data, 0)));
+            };
+            let slice = &data[from * BLOCK_BYTES..(from + blocks) * BLOCK_BYTES];
+            Ok(Some((index, Arc::new(IoBuf::copy_of(slice)), 0)))
         }
     }
 
-    /// Reads whole blocks, whose index pages have been loaded, from the origin for all waiting readers, then offers them for admission.
-    async fn fetch(
+    /// Begins to read whole blocks, whose index pages have been loaded, from the origin for all waiting readers: the blocks are looked
+    /// up, and the read is listed, before this returns. The future reads them, and offers them for admission.
+    fn fetch(
         self: &Rc<Self>,
         first: LocalBlock,
         blocks: usize,
         bypass: bool,
-    ) -> Result<Shared, IoError> {
-        let versions: Vec<Option<Version>> = {
-            (0..blocks as u64)
-                .map(|i| LocalBlock(first.0 + i))
-                .map(|block| {
-                    self.map
-                        .lookup(block)
-                        .is_none()
-                        .then(|| self.order.version(block))
-                })
-                .collect()
-        };
-        let offset = self.global(first).offset();
-        let at_origin = async {
-            let _reading = self.origin.shared().read();
-            self.origin.read(offset, IoBuf::new(blocks * BLOCK_BYTES)).await
-        };
-        let fetched = self
-            .origin_reads
-            .fetch(first, versions, &self.stats, at_origin)
-            .await;
-        let (read, data) = fetched.map_err(IoError::Origin)?;
-        if bypass {
-            count(&self.stats.counters.refused_sequential, blocks as u64);
-        } else {
-            self.offer_read(first, read.versions(), &data);
+    ) -> impl Future<Output = Result<Shared, IoError>> {
+        let missed = |block| self.map.lookup(block).is_none();
+        let versions: Vec<Option<Version>> = (0..blocks as u64)
+            .map(|i| LocalBlock(first.0 + i))
+            .map(|block| missed(block).then(|| self.order.version(block)))
+            .collect();
+        let listed = self.origin_reads.list(first, versions);
+        async move {
+            let offset = self.global(first).offset();
+            let at_origin = async {
+                let _reading = self.origin.shared().read();
+                self.origin.read(offset, IoBuf::new(blocks * BLOCK_BYTES)).await
+            };
+            let (read, data) = listed
+                .fetch(&self.stats, at_origin)
+                .await
+                .map_err(IoError::Origin)?;
+            if bypass {
+                count(&self.stats.counters.refused_sequential, blocks as u64);
+            } else {
+                self.offer_read(first, read.versions(), &data);
+            }
+            Ok(data)
         }
-        Ok(data)
     }
 }
 
