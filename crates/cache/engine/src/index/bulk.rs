@@ -21,8 +21,19 @@ pub enum Change {
 }
 
 /// Drop and clean, in place of an entry: neither can be one.
-const DROP: u64 = 0;
-const CLEAN: u64 = VALUE_MASK + 1;
+pub(super) const DROP: u64 = 0;
+pub(super) const CLEAN: u64 = VALUE_MASK + 1;
+
+impl Change {
+    /// An entry's bits, [`DROP`] or [`CLEAN`].
+    pub(super) fn pack(self) -> u64 {
+        match self {
+            Self::Set(entry) => entry.0 & VALUE_MASK,
+            Self::Drop => DROP,
+            Self::Clean => CLEAN,
+        }
+    }
+}
 
 /// Buckets for each change up to which all of a segment is fetched ahead: from there on the changes alone cost less.
 const TOUCH_BUCKETS: usize = 4;
@@ -57,13 +68,8 @@ impl Bulk {
     /// Adds one, later than those that are there.
     pub fn push(&mut self, block: LocalBlock, change: Change) {
         let number = self.scramble.forward(block.0);
-        let what = match change {
-            Change::Set(entry) => entry.0 & VALUE_MASK,
-            Change::Drop => DROP,
-            Change::Clean => CLEAN,
-        };
         self.places[(number >> self.key_bits) as usize] += 1;
-        self.changes.push((number, what));
+        self.changes.push((number, change.pack()));
     }
 
     /// How many there are.

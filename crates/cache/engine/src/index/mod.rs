@@ -10,6 +10,7 @@ mod directory;
 mod entry;
 mod leaf;
 mod paged;
+mod pass;
 mod segment;
 mod slots;
 
@@ -17,6 +18,7 @@ pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
 pub use leaf::PAGE_BYTES;
 pub use paged::{FRAMES_MIN, PageRead, PageWrite, PagedIndex};
+pub use pass::{CHANGES_MIN, Pass};
 
 use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
 use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_BLOCKS_MAX};

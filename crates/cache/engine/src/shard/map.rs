@@ -18,10 +18,13 @@ mod residency;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Range;
+use std::rc::Rc;
 
 use flaz_device::Env;
 
 use self::residency::Residency;
+use super::Platform;
+use super::io::CacheIo;
 use super::log::{Lsn, SegmentLog};
 use crate::format::layout::Layout;
 use crate::index::{Bulk, Entry, Index};
@@ -389,6 +392,20 @@ impl BlockMap {
     /// Prepares an empty map for this many changes.
     pub(super) fn reserve(&self, changes: usize) {
         self.index.borrow_mut().reserve(changes);
+    }
+
+    /// Adds entries of blocks that ascend, all behind those that were added before. The caller counts them in their regions.
+    pub(super) async fn append_sorted<P: Platform>(
+        &self,
+        _io: &Rc<CacheIo<P>>,
+        entries: Vec<(LocalBlock, Entry)>,
+    ) {
+        debug_assert!(entries.is_sorted_by(|(a, _), (b, _)| a < b), "blocks ascend");
+        let mut index = self.index.borrow_mut();
+        for (block, entry) in entries {
+            index.insert(block, entry);
+            self.residency.set(block, Some(entry));
+        }
     }
 
     pub(super) fn apply(&self, bulk: &mut Bulk) {

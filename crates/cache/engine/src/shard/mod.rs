@@ -26,6 +26,8 @@
 //! | `start` | starting tasks, changing settings |
 //! | `image` | stop, and the index image of a clean stop |
 //! | `recover` | the start after a crash |
+//! | `recover_intents` | dropping blocks of stripes with writes in flight |
+//! | `recover_records` | from the records of all regions to index entries |
 //! | `resize` | more regions, and fewer |
 //! | `give_back` | giving space back to other caches on the device |
 //! | `read` | hits, partial hits, misses |
@@ -94,7 +96,9 @@ mod read;
 mod reclaim;
 mod reclaimer;
 mod recover;
+mod recover_intents;
 mod recover_order;
+mod recover_records;
 mod region_reader;
 mod repack;
 mod resize;
@@ -212,7 +216,7 @@ pub struct ShardParts<P: Platform> {
 pub struct Shard<P: Platform> {
     id: ShardIdentity,
     pub(crate) env: P::Env,
-    cache: CacheIo<P>,
+    cache: Rc<CacheIo<P>>,
     origin: OriginIo<P>,
     tuning: Tuning,
     budget: Budget,
@@ -266,14 +270,14 @@ impl<P: Platform> Shard<P> {
             true => geometry.region_bytes * u64::from(REGIONS_MIN),
             false => geometry.shard_len(),
         };
-        let cache = CacheIo::new(
+        let cache = Rc::new(CacheIo::new(
             cache,
             env.clone(),
             Rc::clone(&stats),
             origin_writes.clone(),
             place,
             host_records.clone(),
-        );
+        ));
         let origin = OriginIo::new(
             origin,
             env.clone(),

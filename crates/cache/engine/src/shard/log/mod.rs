@@ -711,6 +711,11 @@ impl SegmentLog {
 
 #[cfg(test)]
 impl SegmentLog {
+    /// Whether a region is pinned.
+    pub(super) fn is_pinned(&self, region: u32) -> bool {
+        self.state.borrow().regions.pinned(region)
+    }
+
     /// Bytes of sealed extents in the open region of a ring.
     pub(super) fn used_of_open(&self, ring: Ring) -> u32 {
         let state = self.state.borrow();
