@@ -374,7 +374,7 @@ fn size_report(
     let advice = advice.map(|why| {
         let now = has.map_or_else(|| "its old size".to_owned(), |now| format!("{now} bytes"));
         format!(
-            "it has {now} until it is made anew ({why}): unmount it, stop the cache without --keep-device, and serve it again"
+            "it has {now} until it is created again ({why}): unmount it, stop the cache without --keep-device, and serve it again"
         )
     });
     FrontEndSizeReport {
