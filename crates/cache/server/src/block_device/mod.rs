@@ -299,7 +299,7 @@ fn fits(
     } else {
         if found.sectors < wanted.sectors {
             tracing::warn!(
-                "{} keeps the size of {} bytes with which it was left; the volume has {}: `flaz volume resize` says what to do",
+                "{} keeps its size of {} bytes, but the volume has {}: `flaz volume resize` says what to do",
                 device.display(),
                 found.sectors * 512,
                 wanted.sectors * 512
