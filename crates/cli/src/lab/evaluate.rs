@@ -31,16 +31,17 @@ const SCALE: std::ops::RangeInclusive<u64> = 1..=64;
 /// `flaz lab evaluate`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Replays loads through the cache itself, in virtual time, on the machines of the FlaZ paper: 1 disk and 1 SSD, 8 disks and 2 or 4 SSDs, \
-striped. Compressed caches are compared with an uncompressed one of the same size, and with the disks alone: time, hits, processor \
-time, by the size of the cache; the size of extents, splitting of requests, throughput while reclaiming. The paper's values, where \
-they are known, and goals stand beside them. The same loads and options give the same figures on every machine, except with --cpu here.
+Replays workloads through the engine of the cache, in virtual time, on the machines of the FlaZ paper: 1 disk and 1 SSD, or 8 disks and \
+2 or 4 SSDs, striped. Compressed caches are compared with an uncompressed one of the same size, and with the disks alone: time, hits and \
+processor time by the size of the cache; the size of extents, splitting of requests, and throughput while reclaiming. The report has \
+the paper's values, where they are known, and goals next to the results. The same workloads and options give the same figures on every \
+machine, except with --cpu here.
 
-Each load is replayed twice; the second pass is measured. Processor time comes from the blocks that codecs compress and restore, and \
-from a table of times; --cpu here measures them on this machine.
+Each workload is replayed twice; the second pass is measured. Processor time is computed from the number of blocks that codecs compress \
+and restore, and from a table of times; --cpu here measures these times on this machine.
 
-Without recordings, the loads are small recordings of PostMark (one and four instances) and of TPC-H on PostgreSQL (queries 3, 11 and 14), \
-and one that is generated after the operation mix of SPECsfs2008. `flaz lab record` records others. All cells take some minutes. \
+Without recordings, the workloads are small recordings of PostMark (one and four instances) and of TPC-H on PostgreSQL (queries 3, 11 and \
+14), and one that is generated with the operation mix of SPECsfs2008. `flaz lab record` records others. All cells take some minutes. \
 docs/lab-evaluation.md has the method and the results.
 
 Examples:
@@ -55,23 +56,23 @@ pub struct EvaluateArgs {
     /// Machines, separated by commas: 1D1S, 8D2S, 8D4S [default: all]
     #[arg(long, value_name = "MACHINES", value_delimiter = ',', value_parser = machine)]
     machine: Vec<Machine>,
-    /// Sizes of the cache in percent of the different blocks of a load, separated by commas [default: 12.5,25,50]
+    /// Sizes of the cache in percent of the distinct blocks of a workload, separated by commas [default: 12.5,25,50]
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = share)]
     shares: Vec<f64>,
     /// Codecs to compare with none, separated by commas
     #[arg(long, value_name = "CODECS", value_delimiter = ',', default_value = "lz4,auto",
         help = format!("Codecs to compare with none, separated by commas: {}", CodecChoice::choices()))]
     codec: Vec<CodecChoice>,
-    /// Processor: xeon-2ghz-2009, modern, or here, which measures this one
+    /// Processor: xeon-2ghz-2009, modern, or here, which measures that of this machine
     #[arg(long, value_name = "NAME", default_value = "xeon-2ghz-2009", value_parser = ["xeon-2ghz-2009", "modern", "here"])]
     cpu: String,
     /// Number of its cores
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole(CORES))]
     cores: u32,
-    /// Divide the size of the generated loads by N, from 1 to 64
+    /// Divide the size of the generated workloads by N, from 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(SCALE))]
     scale: u64,
-    /// Cells that are simulated at a time [default: one per core]
+    /// Cells to simulate at the same time [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<NonZeroUsize>,
     /// Write a page with tables and charts to this file

@@ -141,7 +141,7 @@ impl Campaign {
     fn text(&self, colour: bool) -> String {
         let mut text = format!(
             "\n{}\n{}\n",
-            paint("Published figures beside the model", Style::Bold, colour),
+            paint("Published figures and the model", Style::Bold, colour),
             self.title
         );
         let mut table = Table::new(vec![
