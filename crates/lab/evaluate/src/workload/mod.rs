@@ -174,6 +174,19 @@ impl Workload {
         self.footprint_blocks * BLOCK_BYTES as u64
     }
 
+    /// Its first `count` requests, on the same device.
+    #[must_use]
+    pub fn beginning(&self, count: usize) -> Self {
+        let requests: Arc<[_]> = self.requests.iter().take(count).cloned().collect();
+        let touched: HashSet<u64> = requests.iter().flat_map(|it| blocks(it)).collect();
+        Self {
+            name: self.name.clone(),
+            footprint_blocks: touched.len() as u64,
+            requests,
+            origin_bytes: self.origin_bytes,
+        }
+    }
+
     /// Sizes of the blocks before the load: those of blocks that are read before they are written.
     pub(crate) fn first_contents(&self) -> HashMap<u64, Sizes> {
         let mut first = HashMap::new();
