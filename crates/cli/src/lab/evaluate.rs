@@ -37,12 +37,12 @@ striped. Compressed caches are compared with an uncompressed one of the same siz
 time, by the size of the cache; the size of extents, splitting of requests, throughput while reclaiming. The paper's values, where \
 they are known, and goals stand beside them. The same loads and options give the same figures on every machine, except with --cpu here.
 
-Each load is replayed twice; the second pass is measured. Processor time comes from the blocks that codecs compress and restore, and \
+Each load is replayed five times; the fifth pass is measured. Processor time comes from the blocks that codecs compress and restore, and \
 from a table of times; --cpu here measures them on this machine. --real-time also runs the shortest compressed cell of each load that has \
 hits and reclaims, with the same engine on the same modelled devices, over NBD, and compares the times.
 
 Without recordings, the loads are small recordings of PostMark (one and four instances) and of TPC-H on PostgreSQL (queries 3, 11 and 14), \
-and one that is generated after the operation mix of SPECsfs2008. `flaz lab record` records others. All cells take some minutes. \
+and one that is generated after the operation mix of SPECsfs2008 and the sizes of SPEC SFS 3.0. `flaz lab record` records others. All cells take some minutes. \
 docs/lab-evaluation.md has the method and the results.
 
 Examples:

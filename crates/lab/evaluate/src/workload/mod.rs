@@ -2,11 +2,13 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `file_server` | a load after SPECsfs2008 |
 //! | `files` | a file system with a page cache, as far as its block trace needs it |
-//! | [`generated`] | a load after SPECsfs2008, and a sequential one |
+//! | [`generated`] | that load, and a sequential one |
 //!
 //! Invariant: a load fits its origin, and has at least one read or write.
 
+mod file_server;
 mod files;
 pub mod generated;
 
