@@ -308,7 +308,7 @@ fn a_reader_that_comes_rarely_does_not_wait_behind_writeback() {
     );
     assert!(longest < Duration::from_millis(100), "a read took {longest:?}");
     assert!(
-        longest_write < Duration::from_secs(1),
+        longest_write < Duration::from_secs(2),
         "a write took {longest_write:?}"
     );
     assert!(rate >= 60, "{rate} blocks a second: such a disk writes 79");
