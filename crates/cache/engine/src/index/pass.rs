@@ -161,40 +161,22 @@ impl Pass {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use flaz_sim::Rng;
+
     use super::*;
     use crate::units::Location;
 
-    /// A deterministic stream of numbers.
-    fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
-        let mut state = seed;
-        move |below| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        }
-    }
-
     /// Changes as of `count` records on blocks below `blocks`, some of which are changed more often than others.
     fn changes(seed: u64, blocks: u64, count: u64) -> Vec<(LocalBlock, Change)> {
-        let mut next = numbers(seed);
+        let mut rng = Rng::new(seed);
+        let mut next = |below| rng.below(below);
         let change = |step: u64| {
             let most = match next(2) {
                 0 => blocks,
                 _ => blocks.div_ceil(7),
             };
             let block = LocalBlock(next(most));
-            let entry = match next(8) {
-                0 => Entry::same_filled(Location(64 * step), step as u8),
-                1 => Entry::group(Location(8 * step + 8), 9000),
-                _ => Entry::fragment(Location(step + 1), 200 + next(3800) as usize),
-            };
-            let change = match next(10) {
-                0 => Change::Drop,
-                1 | 2 => Change::Clean,
-                _ => Change::Set(entry.with_dirty(next(3) == 0)),
-            };
-            (block, change)
+            (block, Change::any(&mut next, step))
         };
         (0..count).map(change).collect()
     }

@@ -122,6 +122,7 @@ impl<P: Platform> Shard<P> {
             return;
         }
         for region in (regions..self.id.layout.regions_max).filter(|region| self.has_space(*region)) {
+            // If another process changes the pool, the region keeps its chunk until the next start.
             self.give_space(region).await;
         }
     }
