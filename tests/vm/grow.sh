@@ -127,7 +127,7 @@ for mode in write-through write-back; do
         echo "the driver can change the size of a device"
         size_of "$device" "$large"
     else
-        grep -q "^$device: it has $small bytes until it is made anew" /tmp/resized || fail "resized: $(cat /tmp/resized)"
+        grep -q "^$device: it has $small bytes until it is created again" /tmp/resized || fail "resized: $(cat /tmp/resized)"
         size_of "$device" "$small"
         flaz status "$CACHE" --json | grep -q "$device has $small bytes" || fail "the status does not name the smaller device"
 

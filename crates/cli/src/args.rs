@@ -37,12 +37,12 @@ const OVERVIEW: &str = "\
 A compressed SSD cache for block devices.
 
 flaz caches a slow block device (the origin) on an SSD, partition or file (the cache device) and serves the \
-cached device to NBD clients. Each cached block is compressed, so that the SSD caches more data than its \
+cached device as a block device or to NBD clients. Each cached block is compressed, so that the SSD caches more data than its \
 size. flaz stores no metadata on the origin.
 
-A cache is named by its device (DEVICE:VOLUME if several volumes share it), or by its configuration: NAME stands for /etc/flaz/NAME.toml, and for other users than \
-root first for $XDG_CONFIG_HOME/flaz/NAME.toml; FLAZ_CONFIG_DIR names another directory. A path that ends in .toml is a \
-configuration too. `flaz create --name` writes one; its keys are the options of `flaz serve`.
+Commands accept the device of a cache (DEVICE:VOLUME if several volumes share it), or the NAME of its configuration. NAME stands for \
+/etc/flaz/NAME.toml; users other than root have $XDG_CONFIG_HOME/flaz/NAME.toml before it. FLAZ_CONFIG_DIR names another directory. A \
+path that ends in .toml is a configuration too. `flaz create --name` writes one; its keys are the options of `flaz serve`.
 
 Sizes: 4096, 64KiB, 10G, 1.5GiB. K, M, G, T, P and KiB, MiB, .. are powers of 1024; kB, MB, .. are powers of \
 1000.
@@ -85,17 +85,17 @@ pub enum Command {
     List(ListArgs),
     /// Show all caches of this host and their rates
     Top(TopArgs),
-    /// Estimate what more cache, or another codec, would be worth
+    /// Estimate hit ratio and latency with another capacity or codec
     Advise(AdviseArgs),
     /// Change settings of a running cache
     Set(SetArgs),
     /// Write all dirty blocks to the origin
     Flush(FlushArgs),
-    /// Use more of a cache device, or less of it
+    /// Grow or shrink a cache
     Resize(ResizeArgs),
     /// Write back all dirty blocks, stop, and mark the cache empty
     Detach(DetachArgs),
-    /// Add, remove and list the volumes of a shared cache device; follow an origin that has grown
+    /// Manage the volumes of a shared cache device; serve all of an origin that has grown
     Volume(VolumeArgs),
     /// Stop a running cache cleanly
     Stop(StopArgs),
@@ -111,7 +111,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Estimate what compression would save, in a flaz cache or in an SSD
     Study(StudyArgs),
-    /// Find out how large a cache should be, or model an SSD that compresses
+    /// Find the cache size that a workload needs, or model an SSD that compresses
     Lab(LabArgs),
     /// Generate shell completions, manual pages, JSON schemas or systemd drop-ins
     #[command(hide = true)]
@@ -124,12 +124,12 @@ pub enum Command {
 `create` always refuses a device that is mounted, used for swap, opened exclusively by another program, or \
 part of an active file system or array, and a file that a running flaz has locked. It refuses a device that \
 is used by LVM, device-mapper or a loop device, or that contains a file system, a partition table or another \
-flaz cache, unless --force is given; before such a cache can be served, release the devices that use it. A \
-flaz cache with dirty blocks also needs --discard-dirty. An origin that contains a flaz cache is refused \
+flaz cache, unless --force is given; before a cache on a device in use can be served, release the devices that use it. To \
+overwrite a flaz cache with dirty blocks, --discard-dirty is also required. An origin that contains a flaz cache is refused \
 without --force, because cache and origin were probably confused. All checks run before the first write.
 
-On a file system that cannot allocate space (ZFS, some network file systems), the file is sparse, with a \
-warning.
+On a file system that cannot allocate space (ZFS, some network file systems), `create` makes a sparse file and \
+prints a warning.
 
 Examples:
   flaz create /dev/nvme0n1p3 --origin /dev/sdb
@@ -143,8 +143,8 @@ pub struct CreateArgs {
     /// Device or file to cache. It is not changed
     #[arg(long, value_name = "ORIGIN", required_unless_present = "shared")]
     pub origin: Option<PathBuf>,
-    /// Make a cache device that several volumes share, each with its own origin: add them with `flaz volume add`. Then --region-size
-    /// is the size of the chunks in which volumes get space
+    /// Make a cache device that several volumes share, each with its own origin. Add volumes with `flaz volume add`. --region-size is
+    /// then the size of the chunks in which volumes get space
     #[arg(long, conflicts_with_all = ["origin", "codec", "extent_size", "shards", "index_memory", "sparse", "name"])]
     pub shared: bool,
     /// Codec for new blocks
@@ -167,19 +167,19 @@ pub struct CreateArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub index_memory: Option<u64>,
     /// Create CACHE as a file of this size if it does not exist. Its space is allocated, so that the file system cannot become
-    /// full while the cache is served. On ext4 and XFS, zeroes are written to it as well, for at most 10 seconds, because the
-    /// first write to space that was only allocated takes more of the processor
+    /// full while the cache is served. On ext4 and XFS, `create` also writes zeroes to it for at most 10 seconds, because the
+    /// first write to allocated but unwritten space takes more processor time
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
-    /// With --size: create a sparse file, which takes space as the cache fills. If the file system is full then, the cache stays
+    /// With --size: create a sparse file, which takes space as the cache fills. If the file system becomes full, the cache stays
     /// smaller until there is space
     #[arg(long, requires = "size")]
     pub sparse: bool,
-    /// Write the configuration NAME as well: /etc/flaz/NAME.toml, or $XDG_CONFIG_HOME/flaz/NAME.toml for other users than
-    /// root. One that exists is replaced with --force only
+    /// Also write the configuration NAME: /etc/flaz/NAME.toml, or $XDG_CONFIG_HOME/flaz/NAME.toml for users other than
+    /// root. An existing one is replaced only with --force
     #[arg(long, value_name = "NAME", value_parser = device_name)]
     pub name: Option<String>,
-    /// Overwrite the contents of CACHE, also if idle LVM, device-mapper or loop devices use it. A device in use
+    /// Overwrite the contents of CACHE, even if idle LVM, device-mapper or loop devices use it. A device in use
     /// is still refused
     #[arg(long)]
     pub force: bool,
@@ -212,8 +212,8 @@ Runs in the foreground until SIGTERM, SIGINT or `flaz stop`, then stops cleanly;
 second signal stops at once, as a crash would. Under systemd (Type=notify), `serve` reports when it is \
 ready.
 
-With the NAME of a configuration, options on the command line override those in the file. Settings without an option \
-have the value that `flaz set` has stored in the cache, else the default.
+With the NAME of a configuration, options on the command line override those in the file. A setting that has neither \
+has the value that `flaz set` has stored in the cache, else the default.
 
 The runtime directory is $FLAZ_RUNTIME_DIR if set, else /run/flaz for root, and $XDG_RUNTIME_DIR/flaz or \
 /tmp/flaz-UID for others. FLAZ_LOG=debug in the environment logs more, FLAZ_LOG=warn less.
@@ -245,12 +245,12 @@ pub struct ServeArgs {
     /// the runtime directory]
     #[arg(long, value_name = "ADDRESS")]
     pub nbd: Vec<NbdAddress>,
-    /// Allow tcp: addresses for NBD, and those of the network for --metrics. Anyone who can reach an NBD port can read and
+    /// Allow tcp: addresses for NBD, and network addresses for --metrics. Anyone who can reach an NBD port can read and
     /// write all data
     #[arg(long)]
     pub insecure_tcp: bool,
-    /// Offer metrics for Prometheus at http://HOST:PORT/metrics, or the same on a Unix socket (mode 0600): tcp:HOST:PORT or
-    /// unix:PATH. HOST other than localhost, 127.x.x.x and [::1] requires --insecure-tcp
+    /// Serve metrics for Prometheus at http://HOST:PORT/metrics, or the same on a Unix socket (mode 0600): tcp:HOST:PORT or
+    /// unix:PATH. A HOST other than localhost, 127.x.x.x and [::1] requires --insecure-tcp
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<MetricsAddress>,
     /// Serve a block device on this machine, /dev/flaz/NAME, with the ublk driver of Linux 6.1 or later; over NBD only if
@@ -288,19 +288,19 @@ pub struct ServeArgs {
     /// Admission and replacement policy [default: as set, else s3-fifo]
     #[arg(long, value_name = "POLICY", value_parser = choice::<PolicyKind>())]
     pub policy: Option<PolicyKind>,
-    /// Do not cache sequential runs longer than this; 0 caches all [default: as set, else 0]
+    /// Do not cache sequential runs longer than this; 0 caches all runs [default: as set, else 0]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub sequential_cutoff: Option<u64>,
     /// Maximum share of the cache device for dirty data, in percent (1 to 50) [default: as set, else 25]
     #[arg(long, value_name = "PERCENT", value_parser = parse_dirty_limit)]
     pub dirty_limit: Option<u8>,
-    /// In write-back, when to record that data was flushed. After a crash, damage is detected in recorded data only
+    /// In write-back, when to record that data was flushed. After a crash, damage is detected only in recorded data
     /// [default: as set, else auto]
     #[arg(long, value_name = "WHEN", value_parser = choice::<StrictFlush>())]
     pub strict_flush: Option<StrictFlush>,
-    /// Limit of the bytes written to the cache device: per day (40GB/day), or drive writes per day (0.5DWPD), which count the
-    /// space for data. What clients write in write-back counts, and is never refused; other blocks are stored more sparingly
-    /// the less is left [default: as set, else none]
+    /// Limit of the bytes written to the cache device: per day (40GB/day), or drive writes per day (0.5DWPD) of the space for
+    /// data. Client writes in write-back count, and are never refused; the less budget is left, the fewer other blocks are
+    /// stored [default: as set, else none]
     #[arg(long, value_name = "BUDGET", value_parser = parse_write_budget)]
     pub write_budget: Option<WriteBudget>,
     /// Codec for new blocks
@@ -408,10 +408,10 @@ pub struct StatusArgs {
 /// `flaz list`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Lists the configurations in /etc/flaz (for other users than root, those in $XDG_CONFIG_HOME/flaz before it), and running \
-caches without a configuration, which have no name. Caches of other users are listed for root only. HITS is the share of \
-blocks that were read from the cache since its start. DIRTY is the data that the origin lacks; of a cache that is not \
-running, it is only known whether there may be any.
+Lists the configurations in /etc/flaz (for users other than root, those in $XDG_CONFIG_HOME/flaz before it), and running \
+caches without a configuration, which have no name. Only root sees the caches of other users. HITS is the share of \
+blocks that were read from the cache since its start. DIRTY is the data that the origin lacks; for a cache that is not \
+running, `list` only shows whether there may be dirty data.
 
 States: running, starting, stopping; degraded: served from the origin only; clean, unclean: not running, after a clean stop \
 or a crash; new: never served, or detached; missing, unreadable: the cache device; silent: its daemon does not answer; \
@@ -434,7 +434,7 @@ Keys:
   mode               {}
   policy, admission  {}
   codec              as for `flaz create --codec`; for new blocks only
-  sequential-cutoff  a size; longer sequential runs are not cached; 0 caches all
+  sequential-cutoff  a size; longer sequential runs are not cached; 0 caches all runs
   dirty-limit        maximum dirty data on the cache device: 1 to 50 percent
   strict-flush       auto, always or never; see `flaz serve --help`
   write-budget       bytes per day (40GB/day), drive writes per day (0.5DWPD) or none; see `flaz serve --help`
@@ -453,7 +453,7 @@ pub struct SetArgs {
     /// Control socket, if not at the default path
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Do not store the change: the next start has the settings of before
+    /// Do not store the change: the next start uses the previous settings
     #[arg(long)]
     pub until_restart: bool,
     /// Print the resulting settings as JSON
@@ -476,7 +476,7 @@ pub struct IdleArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 In write-back, dirty blocks stay on the cache device until they are written back. `flush` writes all of them \
-to the origin and returns when that is done; clients are not interrupted. If the cache is not running, \
+to the origin, then returns; clients are not interrupted. If the cache is not running, \
 `flush` opens it for this purpose.
 
 Example:
@@ -525,10 +525,10 @@ pub struct StopArgs {
     /// The cache.
     #[command(flatten)]
     pub target: TargetArgs,
-    /// Stop although clients are connected or the block device is in use
+    /// Stop even if clients are connected or the block device is in use
     #[arg(long)]
     pub force: bool,
-    /// If it is in use, leave it running and succeed, with a line that names the users
+    /// If the cache is in use, leave it running, print its users and succeed
     #[arg(long, conflicts_with = "force")]
     pub if_idle: bool,
     /// Stop waiting after SECONDS. The daemon continues to shut down
@@ -558,8 +558,8 @@ pub struct CheckArgs {
 /// `flaz remove-device`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The block device of `flaz serve --ublk` or `--nbd-device` waits for its server, and its requests wait with it. If the server \
-cannot return, because the cache device is lost, `remove-device` removes the block device: requests that wait fail with an \
+When the server of `flaz serve --ublk` or `--nbd-device` is gone, the requests of its block device wait for the next server. If the \
+server cannot return, because the cache device is lost, `remove-device` removes the block device: waiting requests fail with an \
 I/O error, and data that users of the device have not yet written is lost. The cache and the origin are not changed.
 
 It refuses a device that has a server, and, without --force, one that is mounted or open. To release a mounted file system, \
@@ -572,7 +572,7 @@ pub struct RemoveDeviceArgs {
     /// Name of the block device, or of its configuration
     #[arg(value_name = "NAME|/dev/flaz/NAME", value_parser = left_device)]
     pub name: String,
-    /// Remove it although it is in use
+    /// Remove the device even if it is in use
     #[arg(long)]
     pub force: bool,
     /// Print the result as JSON

@@ -16,7 +16,7 @@ pub trait Described: Choice + Send + Sync {
 impl Described for Mode {
     fn help(self) -> &'static str {
         match self {
-            Self::WriteThrough => "Acknowledge when on the origin; update the cache as well",
+            Self::WriteThrough => "Acknowledge when on the origin; also update the cached copy",
             Self::WriteBack => "Acknowledge when on the cache device; write to the origin later",
             Self::WriteAround => "Acknowledge when on the origin; drop the cached copy",
             Self::PassThrough => "Do not use the cache",

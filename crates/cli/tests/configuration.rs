@@ -226,7 +226,7 @@ fn status_says_that_the_next_start_is_cold() {
         drop(scratch.serve(cache));
     }
     let warnings = |cache: &str| health(&scratch.json(&format!("status {cache} --json"))).2;
-    let cold = "will not use the clean blocks of the cache (no data is lost): its origin was served through another cache";
+    let cold = "will not use the clean blocks of the cache (no data is lost): the origin was served through another cache";
     assert!(warnings("disk").contains(cold), "{}", warnings("disk"));
     assert!(!warnings("second.img").contains(cold));
 }

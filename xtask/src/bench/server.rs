@@ -63,6 +63,7 @@ impl Server {
         if !create.status.success() {
             return Err(format!("flaz create: {}", String::from_utf8_lossy(&create.stderr)).into());
         }
+        let log = file("log");
         let child = Command::new(program)
             .arg("serve")
             .arg(&cache)
@@ -74,15 +75,18 @@ impl Server {
             .arg(dir)
             .args(more)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(std::fs::File::create(&log)?)
             .spawn()?;
-        let server = Self {
+        let mut server = Self {
             child,
             socket: socket.clone(),
             control: Some(control),
             program: program.to_owned(),
         };
-        wait_for(&socket)?;
+        if let Err(error) = server.wait_until_ready() {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            return Err(format!("{error}\n{log}").into());
+        }
         Ok(server)
     }
 
@@ -102,14 +106,29 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .map_err(|error| format!("nbdkit: {error} (Debian package nbdkit)"))?;
-        let server = Self {
+        let mut server = Self {
             child,
-            socket: socket.clone(),
+            socket,
             control: None,
             program: PathBuf::new(),
         };
-        wait_for(&socket)?;
+        server.wait_until_ready()?;
         Ok(server)
+    }
+
+    /// Waits until clients can connect. The socket of a server that is starting refuses them.
+    fn wait_until_ready(&mut self) -> Result<(), BenchError> {
+        let deadline = Instant::now() + WITHIN;
+        while UnixStream::connect(&self.socket).is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(format!("the server of {} ended: {status}", self.socket.display()).into());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{} accepts no clients", self.socket.display()).into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     /// The status report, as JSON.
@@ -152,20 +171,4 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Waits until clients can connect. The socket of a server that is starting refuses them.
-fn wait_for(socket: &Path) -> Result<(), BenchError> {
-    let deadline = Instant::now() + WITHIN;
-    while UnixStream::connect(socket).is_err() {
-        if Instant::now() > deadline {
-            return Err(format!(
-                "{} accepts no clients: the server did not start",
-                socket.display()
-            )
-            .into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }

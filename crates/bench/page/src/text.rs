@@ -18,6 +18,24 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
+/// Text in lines of at most `columns` characters, unless a word is longer.
+#[must_use]
+pub fn wrapped(text: &str, columns: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let length = lines.last().map_or(0, |line| line.chars().count());
+        match lines.last_mut() {
+            Some(line) if length == 0 => line.push_str(word),
+            Some(line) if length + 1 + word.chars().count() <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
+
 /// Running text: escaped, with no line break between a number and its unit.
 #[must_use]
 pub fn prose(text: &str) -> String {
@@ -42,6 +60,14 @@ pub fn prose(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_end_between_words() {
+        assert_eq!(wrapped("a bb ccc dddd", 6), "a bb\nccc\ndddd");
+        assert_eq!(wrapped("ééé éé é", 6), "ééé éé\né");
+        assert_eq!(wrapped("longer than it", 3), "longer\nthan\nit");
+        assert_eq!(wrapped("", 3), "");
+    }
 
     #[test]
     fn markup_in_text_is_harmless() {

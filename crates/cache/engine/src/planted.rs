@@ -127,6 +127,8 @@ pub enum PlantedBug {
     IntendedDirtyDropped,
     /// Recovery ignores *cleaned* records.
     CleanedForgotten,
+    /// A pass of recovery keeps blocks of which it has dropped records, which matters only with [`recover_by_passes`].
+    PassEndsLate,
 }
 
 impl PlantedBug {
@@ -177,6 +179,7 @@ impl PlantedBug {
         Self::ReclaimedBeforeClean,
         Self::IntendedDirtyDropped,
         Self::CleanedForgotten,
+        Self::PassEndsLate,
     ];
 
     /// Whether it affects only write-back.
@@ -197,6 +200,7 @@ impl PlantedBug {
                 | Self::ReclaimedBeforeClean
                 | Self::IntendedDirtyDropped
                 | Self::CleanedForgotten
+                | Self::PassEndsLate
         )
     }
 
@@ -275,6 +279,31 @@ pub(crate) fn is_index_paged() -> bool {
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) const fn is_index_paged() -> bool {
     false
+}
+
+#[cfg(any(test, feature = "planted-bugs"))]
+thread_local! {
+    static RECOVERY_ENTRIES_MAX: std::cell::Cell<Option<usize>> = std::cell::Cell::new(
+        std::env::var("FLAZ_RECOVERY_ENTRIES").ok().and_then(|number| number.parse().ok()),
+    );
+}
+
+/// From now on the shards of this thread recover by passes of so many entries, as if their index were larger than the memory for it. No
+/// defect. In the environment, `FLAZ_RECOVERY_ENTRIES` does it for all threads.
+#[cfg(any(test, feature = "planted-bugs"))]
+pub fn recover_by_passes(entries_max: Option<usize>) {
+    RECOVERY_ENTRIES_MAX.set(entries_max);
+}
+
+#[cfg(any(test, feature = "planted-bugs"))]
+pub(crate) fn recovery_entries_max() -> Option<usize> {
+    RECOVERY_ENTRIES_MAX.get()
+}
+
+/// Entries of a pass of recovery. `None`: all that the index has.
+#[cfg(not(any(test, feature = "planted-bugs")))]
+pub(crate) const fn recovery_entries_max() -> Option<usize> {
+    None
 }
 
 /// Whether this thread has the defect, once in `turns` calls.

@@ -271,11 +271,11 @@ fn a_reader_that_comes_rarely_does_not_wait_behind_writeback() {
     const SECONDS: u64 = 120;
     let sim = Sim::new(1);
     let env = sim.env();
-    let (longest, counts) = sim.block_on(async {
+    let (longest, longest_write, counts) = sim.block_on(async {
         let world = World::open(env).await;
         let started = world.env.now();
         let goes_on = || world.env.now().since(started) < Duration::from_secs(SECONDS);
-        let longest = Cell::new(Duration::ZERO);
+        let (longest, longest_write) = (Cell::new(Duration::ZERO), Cell::new(Duration::ZERO));
         let reader = async {
             let mut rng = Rng::new(100);
             while goes_on() {
@@ -288,20 +288,28 @@ fn a_reader_that_comes_rarely_does_not_wait_behind_writeback() {
             }
         };
         let writers = (0..16).map(|writer| {
-            let (world, goes_on) = (&world, &goes_on);
+            let (world, goes_on, longest_write) = (&world, &goes_on, &longest_write);
             async move {
                 let mut rng = Rng::new(writer);
                 while goes_on() {
                     let block = rng.below(ORIGIN_BYTES / BLOCK / 2);
+                    let before = world.env.now();
                     world.write(block, halves(&mut rng)).await;
+                    longest_write.set(longest_write.get().max(world.env.now().since(before)));
                 }
             }
         });
         futures_util::future::join(reader, join_all(writers.collect::<Vec<_>>())).await;
-        (longest.get(), world.cache.stats().counts)
+        (longest.get(), longest_write.get(), world.cache.stats().counts)
     });
     let rate = counts.cleaned_blocks / SECONDS;
-    eprintln!("the longest read took {longest:?}, {rate} blocks a second were written back");
+    eprintln!(
+        "the longest read took {longest:?}, the longest write {longest_write:?}, {rate} blocks a second were written back"
+    );
     assert!(longest < Duration::from_millis(100), "a read took {longest:?}");
+    assert!(
+        longest_write < Duration::from_secs(2),
+        "a write took {longest_write:?}"
+    );
     assert!(rate >= 60, "{rate} blocks a second: such a disk writes 79");
 }

@@ -30,7 +30,7 @@ pub enum AddressError {
     #[error("`{0}` is not an NBD address: expected unix:PATH or tcp:HOST[:PORT]")]
     Scheme(String),
     /// The path or host is missing.
-    #[error("`{0}` lacks its {1}")]
+    #[error("`{0}` has no {1}")]
     Missing(String, &'static str),
     /// The path does not fit into a socket address.
     #[error("the socket path has {0} bytes: the maximum is {UNIX_PATH_BYTES_MAX}")]
@@ -181,9 +181,9 @@ mod tests {
     fn wrong_addresses_are_explained() {
         for (text, message) in [
             ("/run/x.sock", "expected unix:PATH or tcp:HOST[:PORT]"),
-            ("unix:", "lacks its path"),
-            ("tcp:", "lacks its host"),
-            ("tcp::10809", "lacks its host"),
+            ("unix:", "has no path"),
+            ("tcp:", "has no host"),
+            ("tcp::10809", "has no host"),
             ("tcp:h:0", "`0` is not a port"),
             ("tcp:h:65536", "`65536` is not a port"),
             ("tcp:h:", "`` is not a port"),

@@ -4,7 +4,8 @@
 //! it stops. A process that is killed loses its credit.
 //!
 //! Invariants:
-//! - Over any period, the bytes granted are at most the budget for that period plus one day's budget.
+//! - Over any period, the bytes granted are at most the budget for that period plus one day's budget, and another day's budget each time
+//!   that the clock is set forward.
 //! - Writes that cannot be refused are charged, and can exceed the budget. The debt is at most a day's budget, so grants resume within a
 //!   day.
 

@@ -25,6 +25,9 @@ pub trait Chunks: Clone + 'static {
     async fn take(&self, index: u32) -> io::Result<()>;
 
     /// The chunk of a part of the volume becomes free. Nobody reads or writes the part any more.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ResourceBusy`]: nothing was done, because another process changes the pool. It can be tried again.
     async fn give(&self, index: u32) -> io::Result<()>;
 
     /// Number of failed flushes of the cache device, by whichever volume.

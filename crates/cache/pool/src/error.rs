@@ -36,8 +36,8 @@ pub enum PoolError {
     },
     /// The volumes cannot all get what they are guaranteed.
     #[error(
-        "the volumes need, or are guaranteed, {sum} bytes together: expected at most {most}, those of the cache device; lower \
-         --at-least of one, or remove one"
+        "the volumes together need, or are guaranteed, {sum} bytes: expected at most {most}, the space of the cache device; lower \
+         --at-least of a volume, or remove a volume"
     )]
     Guarantees {
         /// Bytes that are guaranteed.
@@ -47,8 +47,8 @@ pub enum PoolError {
     },
     /// A pool cannot become so small.
     #[error(
-        "the volumes need, or are guaranteed, more, or the chunk table is too large for less: expected a size of at least {least} bytes, \
-         found {found}; lower --at-least of a volume, or remove one"
+        "the size is too small for the volumes with their guarantees, or for the chunk table: expected at least {least} bytes, \
+         found {found}; lower --at-least of a volume, or remove a volume"
     )]
     TooSmall {
         /// Bytes of the least device.
@@ -57,7 +57,7 @@ pub enum PoolError {
         found: u64,
     },
     /// Requests to a part of a volume have not ended.
-    #[error("part {index} of volume {volume} cannot move: requests to it do not end")]
+    #[error("part {index} of volume {volume} cannot be moved: requests to it have not ended")]
     Moving {
         /// Number of the volume.
         volume: u32,
@@ -73,10 +73,10 @@ pub enum PoolError {
         why: &'static str,
     },
     /// There is no such volume.
-    #[error("the cache has no volume {0}")]
+    #[error("the cache device has no volume {0}")]
     NoVolume(String),
     /// There is one of this name.
-    #[error("the cache already has a volume {0}")]
+    #[error("the cache device already has a volume {0}")]
     NameTaken(String),
 }
 

@@ -292,7 +292,8 @@ impl<D: Device> Pool<D> {
         let others = superblock.volumes.iter().filter(|other| other.number != volume);
         others
             .map(|other| other.guarantee().saturating_sub(table.owned_by(other.number)))
-            .sum()
+            // A forged superblock may guarantee more chunks than there can be.
+            .fold(0, u32::saturating_add)
     }
 
     /// Number of chunks of a volume.
@@ -338,15 +339,27 @@ impl<D: Device> Pool<D> {
     where
         D: Clone,
     {
-        let chunks = ChunksOf {
-            pool: Rc::clone(self),
-            volume,
-        };
+        let chunks = self.chunks(volume);
         Ok(VolumeDevice::new(
             (*self.device).clone(),
             self.map(volume)?,
             chunks,
         ))
+    }
+
+    /// The device that the volumes share.
+    #[must_use]
+    pub fn device(&self) -> &Rc<D> {
+        &self.device
+    }
+
+    /// The chunks of a volume.
+    #[must_use]
+    pub fn chunks(self: &Rc<Self>, volume: u32) -> ChunksOf<D> {
+        ChunksOf {
+            pool: Rc::clone(self),
+            volume,
+        }
     }
 
     // Volumes.

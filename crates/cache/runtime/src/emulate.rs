@@ -155,12 +155,12 @@ impl<D: Device, E: Env> Emulated<D, E> {
             ?model,
             "EMULATION IS ON: this device is slowed down on purpose, for demos and tests"
         );
-        Self::in_simulation(device, env, model)
+        Self::without_warning(device, env, model)
     }
 
-    /// The same in virtual time, which slows nothing down: without a log message.
+    /// The same without a log message: for models of machines, whose devices are slow on purpose.
     #[must_use]
-    pub fn in_simulation(device: D, env: E, model: Model) -> Self {
+    pub fn without_warning(device: D, env: E, model: Model) -> Self {
         Self {
             device,
             env,

@@ -102,7 +102,7 @@ pub fn keep_memory_free(bytes: usize) {
 
 fn start_thread(work: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().name("memory".to_owned()).spawn(work) {
-        tracing::warn!("cannot start the thread that looks after memory: {error}");
+        tracing::warn!("cannot start the thread that manages memory: {error}");
     }
 }
 

@@ -25,13 +25,14 @@ use crate::error::Failure;
 /// `flaz advise`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A running cache simulates caches of 1/8 to 4 times its capacity on a sample of its blocks, all the time, in at most 1 MiB of \
-memory. A larger cache gains as large a share of the measured misses as its simulation does. A codec \
-changes how many blocks fit: once in a while, stored blocks are compressed with other codecs as well. Latencies are those \
-measured since the start. Reads count half after 12 hours, so the estimates are about the last day.
+A running cache always simulates caches of 1/8 to 4 times its capacity on a sample of its blocks, in at most 1 MiB of memory. The \
+simulation gives the share of misses that a larger cache turns into hits; the estimate applies it to the measured misses. To estimate \
+how many blocks would fit with another codec, some stored blocks are also compressed with other codecs. Latencies are those \
+measured since the start. The weight of a read halves every 12 hours, so the estimates describe about the last day.
 
-+- is half of a 95 % interval. The recommendation: another codec if reads take at least 5 % less time; twice or four times the \
-capacity if they take at least 20 % less; half of it if they take at most 5 % more; each at the pessimistic end of its interval.
++- is half of a 95 % interval. The recommendation is another codec if reads then take at least 5 % less time; else twice or four times \
+the capacity if reads then take at least 20 % less time; else half the capacity if reads then take at most 5 % more time; each at the \
+pessimistic end of its interval.
 
 Examples:
   flaz advise /dev/nvme0n1p3

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use flaz_page::text::wrapped;
+
 use crate::report::{AdvisePoint, AdviseRatio, AdviseReport};
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros};
 
@@ -20,7 +22,7 @@ pub(super) fn page(report: &AdviseReport, colour: bool) -> String {
     sizes(&mut page, report);
     codecs(&mut page, report);
     curve(&mut page, report, colour);
-    let recommendation = wrapped(&report.recommendation);
+    let recommendation = wrapped(&report.recommendation, COLUMNS);
     let (before, after) = if colour { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
     // Writing to a String does not fail.
     let _ = writeln!(page, "\n{before}{recommendation}{after}");
@@ -190,19 +192,4 @@ fn curve(page: &mut String, report: &AdviseReport, colour: bool) {
         let _ = write!(axis, "{label:<STEP_COLUMNS$}");
     }
     let _ = writeln!(page, "{}", axis.trim_end());
-}
-
-/// Text in lines of at most 80 columns.
-fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is a line");
-        if !line.is_empty() && line.len() + 1 + word.len() > COLUMNS {
-            lines.push(word.to_owned());
-        } else {
-            let gap = if line.is_empty() { "" } else { " " };
-            *line += &format!("{gap}{word}");
-        }
-    }
-    lines.join("\n")
 }

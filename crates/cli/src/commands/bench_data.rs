@@ -32,7 +32,7 @@ Families (docs/data.md has measured results for each):
   zeros, random
 
 The same options generate the same bytes. Another --seed or --run generates different data that shares no \
-block with it. Without --output, nothing is written and only the report is made. With --output -, the data \
+block with it. Without --output, only the report is printed. With --output -, the data \
 goes to standard output and the report to standard error.
 
 Examples:

@@ -25,12 +25,12 @@ use crate::size::{self, HumanBytes};
 Clients are not interrupted. If the cache is not running, `resize` opens it for this purpose. A cache can grow to eight times the \
 size with which it was created.
 
-A cache that becomes smaller first writes dirty data to the origin that does not fit, then drops or moves the blocks at its end; \
-this reads and writes up to the whole cache. If it is interrupted, the cache keeps its size, and has lost cached blocks only. \
-Make a volume smaller after its cache, and only to the size that the cache has then.
+To shrink, `resize` first writes dirty data that will not fit to the origin, then drops or moves the blocks at the end of the cache; \
+this reads and writes up to the whole cache. If it is interrupted, the cache keeps its size, and has lost only cached blocks. \
+Shrink the LVM volume or partition after the cache, and only to the new size of the cache.
 
-The same for a device that volumes share: each volume that has more than fits gives space back, in proportion, but keeps what \
---at-least says; then what lies beyond the new end is moved. Volumes that are not served are opened if they have to give space back.
+If volumes share the device, those that do not fit give space back in proportion, down to --at-least; then the chunks \
+beyond the new end are moved. Volumes that are not served are opened if they have to give space back.
 
 Examples:
   lvextend -L 200G vg/ssd && flaz resize /dev/vg/ssd

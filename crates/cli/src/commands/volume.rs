@@ -38,7 +38,7 @@ pub struct VolumeArgs {
 pub enum VolumeCommand {
     /// Add a volume to a shared cache device
     Add(AddArgs),
-    /// Remove a volume that is not served; its space is free for others
+    /// Remove a volume that is not served, and free its space
     Remove(RemoveArgs),
     /// List the volumes of a shared cache device
     List(ListArgs),
@@ -51,10 +51,10 @@ pub enum VolumeCommand {
 /// `flaz volume add`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Volumes share a cache device that `flaz create --shared` has made, up to 64 of them. Each has its own origin, mode, front ends, \
-statistics and process: every command takes DEVICE:NAME, or the NAME of its configuration, in place of a cache. A volume gets space \
-when it needs it. When the device is full, space moves to the volume with more misses on blocks that were evicted recently. Other \
-volumes are not interrupted.
+Up to 64 volumes share a cache device made by `flaz create --shared`. Each has its own origin, mode, front ends, statistics and \
+process. Commands accept DEVICE:NAME, or the NAME of the volume's configuration, as a cache. A volume gets space when it needs it. \
+When the device is full, space moves to the volume with more misses on recently evicted blocks. `add` does not interrupt other \
+volumes.
 
 Examples:
   flaz create /dev/nvme0n1p3 --shared
@@ -85,11 +85,11 @@ pub struct AddArgs {
     /// The share of the volume.
     #[command(flatten)]
     pub share: ShareArgs,
-    /// Write the configuration CONFIGURATION as well: /etc/flaz/CONFIGURATION.toml, or $XDG_CONFIG_HOME/flaz/CONFIGURATION.toml for
-    /// other users than root. One that exists is replaced with --force only
+    /// Also write the configuration CONFIGURATION: /etc/flaz/CONFIGURATION.toml, or $XDG_CONFIG_HOME/flaz/CONFIGURATION.toml for
+    /// users other than root. An existing one is replaced only with --force
     #[arg(long = "name", value_name = "CONFIGURATION", value_parser = device_name)]
     pub configuration: Option<String>,
-    /// Also if the origin contains a flaz cache, or the configuration exists
+    /// Add the volume even if the origin contains a flaz cache or the configuration exists
     #[arg(long)]
     pub force: bool,
     /// Print the result as JSON
@@ -100,10 +100,10 @@ pub struct AddArgs {
 /// The share of a volume.
 #[derive(Args, Debug)]
 pub struct ShareArgs {
-    /// Space that no other volume gets, also while this one does not use it; 0: none
+    /// Space reserved for this volume, even while it does not use it; 0: none
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub at_least: Option<u64>,
-    /// The most space that the volume gets; 0: no limit
+    /// Maximum space of the volume; 0: no limit
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub at_most: Option<u64>,
 }
@@ -132,7 +132,7 @@ pub struct RemoveArgs {
     /// The volume
     #[arg(value_name = "NAME")]
     pub volume: String,
-    /// Also if it has dirty blocks, or may have some: they are lost
+    /// Remove the volume even if it has, or may have, dirty blocks, which are lost
     #[arg(long)]
     pub discard_dirty: bool,
 }
@@ -154,11 +154,10 @@ pub struct ListArgs {
 /// `flaz volume set`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A volume that has more than its new limit gives space back within a minute or so if it is served, else when it is served the next \
-time.
+A volume above its new limit gives space back within about a minute if it is served, else when it is next served.
 
-Without a volume, --write-budget limits what all volumes together write to the device; they take what they need of it. A volume can \
-have a smaller budget of its own besides: `flaz set DEVICE:NAME write-budget=..`. Dirty data is stored in any case, and counted.
+Without a volume, --write-budget limits the bytes that all volumes together write to the device; each takes what it needs. A volume \
+can also have a smaller budget of its own: `flaz set DEVICE:NAME write-budget=..`. Dirty data is always stored, and counts.
 
 Examples:
   flaz volume set /dev/nvme0n1p3 db --at-least 80G --at-most 0
@@ -173,8 +172,8 @@ pub struct SetArgs {
     /// The share of the volume.
     #[command(flatten)]
     pub share: ShareArgs,
-    /// What all volumes may write to the device: bytes per day (40GB/day), drive writes per day (0.5DWPD, of the size that the device
-    /// has now), or none
+    /// Limit of the bytes that all volumes write to the device: bytes per day (40GB/day), drive writes per day (0.5DWPD) of the
+    /// present size of the device, or none
     #[arg(long, value_name = "BUDGET", value_parser = parse_write_budget, conflicts_with_all = ["volume", "at_least", "at_most"])]
     pub write_budget: Option<WriteBudget>,
 }
@@ -182,16 +181,16 @@ pub struct SetArgs {
 /// `flaz volume resize`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A cache serves as many bytes as the origin had when it was created. After the origin has grown (lvextend, a larger file), \
-`volume resize` takes over its new size, while the cache is served or not; clients are not interrupted, and nothing is lost \
-from the cache. An origin that has become smaller is refused.
+A cache serves the size that its origin had at creation. After the origin has grown (lvextend, a larger file), \
+`volume resize` makes the cache serve its new size, whether the cache is served or not; clients are not interrupted, and the cache \
+keeps its contents. An origin that has shrunk is refused.
 
-NBD clients see the new size when they connect the next time. A block device of --nbd-device has it at once; so has one of \
---ublk on Linux 6.16 and later. On earlier kernels a ublk device keeps its old size until it is made anew: unmount it, stop the \
-cache without --keep-device, and serve it again. The output says what applies. The file system is grown afterwards, for example \
+NBD clients see the new size when they reconnect. A block device of --nbd-device, or of --ublk on Linux 6.16 and later, has it at \
+once. On earlier kernels a ublk device keeps its old size until it is removed and created again: unmount it, stop the \
+cache without --keep-device, and serve it again. The output says what applies. Then grow the file system, for example \
 with resize2fs or xfs_growfs.
 
-A cache has room for an origin that is four times as large as at its creation, or 64 times as large as the cache if that is more.
+A cache has room for an origin four times as large as at creation, or 64 times as large as the cache if that is more.
 
 Examples:
   flaz volume resize disk

@@ -46,13 +46,13 @@ pub struct DemoArgs {
     /// Size of the SSD [default: a quarter of the data]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub cache_size: Option<u64>,
-    /// Codec of the cache beside auto
-    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec of the cache beside auto: {}", CodecChoice::choices()))]
+    /// Codec of the compressed cache that is compared with auto
+    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec of the cache that is compared with auto: {}", CodecChoice::choices()))]
     pub codec: CodecChoice,
     /// Number of clients, each with one request in flight
     #[arg(long, value_name = "N", default_value = "4", value_parser = whole(1..=CLIENTS_MAX))]
     pub clients: u32,
-    /// Percentage of requests that write
+    /// Percentage of requests that are writes
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent)]
     pub writes: f64,
     /// Zipf exponent of block popularity; 0 is uniform

@@ -8,6 +8,7 @@ use flaz_codec::CodecChoice;
 use flaz_evaluate::evaluation::{Options, SHARES, evaluate};
 use flaz_evaluate::machine::Machine;
 use flaz_evaluate::processor::Speeds;
+use flaz_evaluate::real_time::here::here;
 use flaz_evaluate::workload::generated::Generated;
 use flaz_evaluate::workload::{Workload, WorkloadError};
 use flaz_evaluate::{html, text};
@@ -31,22 +32,26 @@ const SCALE: std::ops::RangeInclusive<u64> = 1..=64;
 /// `flaz lab evaluate`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Replays loads through the cache itself, in virtual time, on the machines of the FlaZ paper: 1 disk and 1 SSD, 8 disks and 2 or 4 SSDs, \
-striped. Compressed caches are compared with an uncompressed one of the same size, and with the disks alone: time, hits, processor \
-time, by the size of the cache; the size of extents, splitting of requests, throughput while reclaiming. The paper's values, where \
-they are known, and goals stand beside them. The same loads and options give the same figures on every machine, except with --cpu here.
+Replays workloads through the engine of the cache, in virtual time, on the machines of the FlaZ paper: 1 disk and 1 SSD, or 8 disks and \
+2 or 4 SSDs, striped. Compressed caches are compared with an uncompressed one of the same size, and with the disks alone: time, hits and \
+processor time by the size of the cache; the size of extents, splitting of requests, and throughput while reclaiming. The report has \
+the paper's values, where they are known, and goals next to the results. The same workloads and options give the same figures on every \
+machine, except with --cpu here.
 
-Each load is replayed twice; the second pass is measured. Processor time comes from the blocks that codecs compress and restore, and \
-from a table of times; --cpu here measures them on this machine.
+Each workload is replayed five times; the fifth pass is measured. Processor time is computed from the number of blocks that codecs compress \
+and restore, and from a table of times; --cpu here measures these times on this machine. --real-time also runs the shortest compressed \
+cell of each workload that has hits and reclaims, with the same engine on the same modelled devices, over NBD, and compares the times.
 
-Without recordings, the loads are small recordings of PostMark (one and four instances) and of TPC-H on PostgreSQL (queries 3, 11 and 14), \
-and one that is generated after the operation mix of SPECsfs2008. `flaz lab record` records others. All cells take some minutes. \
+Without recordings, the workloads are small recordings of PostMark (one and four instances) and of TPC-H on PostgreSQL (queries 3, 11 and \
+14), and one that is generated with the operation mix of SPECsfs2008 and the sizes of SPEC SFS 3.0. `flaz lab record` records others. All \
+cells take some minutes. \
 docs/lab-evaluation.md has the method and the results.
 
 Examples:
   flaz lab evaluate --html evaluation.html
   flaz lab evaluate --machine 8D4S --shares 10,20,40 --codec lz4,auto,zstd:3 --cpu modern
   flaz lab evaluate postmark.flaztrace.zst --machine 1D1S --json
+  flaz lab evaluate --real-time --json                       # does virtual time agree with real time here?
   flaz lab evaluate --cpu xeon-2ghz-2009 --codec lzo,zlib    # the paper's codecs")]
 pub struct EvaluateArgs {
     /// Recordings of `flaz lab record` [default: PostMark, TPC-H, and a file server]
@@ -55,25 +60,28 @@ pub struct EvaluateArgs {
     /// Machines, separated by commas: 1D1S, 8D2S, 8D4S [default: all]
     #[arg(long, value_name = "MACHINES", value_delimiter = ',', value_parser = machine)]
     machine: Vec<Machine>,
-    /// Sizes of the cache in percent of the different blocks of a load, separated by commas [default: 12.5,25,50]
+    /// Sizes of the cache in percent of the distinct blocks of a workload, separated by commas [default: 12.5,25,50]
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = share)]
     shares: Vec<f64>,
     /// Codecs to compare with none, separated by commas
     #[arg(long, value_name = "CODECS", value_delimiter = ',', default_value = "lz4,auto",
         help = format!("Codecs to compare with none, separated by commas: {}", CodecChoice::choices()))]
     codec: Vec<CodecChoice>,
-    /// Processor: xeon-2ghz-2009, modern, or here, which measures this one
+    /// Processor: xeon-2ghz-2009, modern, or here, which measures that of this machine
     #[arg(long, value_name = "NAME", default_value = "xeon-2ghz-2009", value_parser = ["xeon-2ghz-2009", "modern", "here"])]
     cpu: String,
     /// Number of its cores
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole(CORES))]
     cores: u32,
-    /// Divide the size of the generated loads by N, from 1 to 64
+    /// Divide the size of the generated workloads by N, from 1 to 64
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(SCALE))]
     scale: u64,
-    /// Cells that are simulated at a time [default: one per core]
+    /// Cells to simulate at the same time [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<NonZeroUsize>,
+    /// Also run one cell of each workload in real time over NBD, and compare the times: up to a minute each, on an idle machine
+    #[arg(long)]
+    real_time: bool,
     /// Write a page with tables and charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -130,12 +138,16 @@ pub fn run(args: &EvaluateArgs) -> Result<(), Failure> {
         shares: or(&args.shares, &SHARES),
         codecs: args.codec.clone(),
         speeds: match args.cpu.as_str() {
-            "here" => Speeds::measured(),
+            "here" => here().map_err(|error| Failure::Other {
+                what: "lab evaluate",
+                source: error.into(),
+            })?,
             "modern" => Speeds::MODERN,
             _ => Speeds::xeon_2009(),
         },
         cores: args.cores,
         threads: args.threads.unwrap_or_else(cores).get(),
+        real_time: args.real_time,
     };
     let bar = bar();
     let report = evaluate(&options, &|done, all| {

@@ -18,15 +18,15 @@ use crate::error::Failure;
 /// `flaz lab`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Sizing of a cache from a trace, and models of machines that published texts describe, so that their figures can be checked, and \
-tools tried on them. docs/lab-replay.md and docs/lab.md have the methods.
+Find the size of a cache from a trace, and model machines that publications describe, to check their figures and to test tools on \
+them. docs/lab-replay.md and docs/lab.md have the methods.
 
 Examples:
-  flaz lab replay disk.blkparse --cache 64G,128G   how large a cache does a load need
+  flaz lab replay disk.blkparse --cache 64G,128G   find the cache size that a workload needs
   flaz lab ssd                                     rates, write amplification and life of an SSD that compresses
   flaz lab serve --device sf1222 --nbd unix:/tmp/ssd.sock
   flaz lab record disk.img --nbd unix:/tmp/disk.sock -o load.flaztrace.zst
-  flaz lab evaluate load.flaztrace.zst             a compressed cache beside an uncompressed one")]
+  flaz lab evaluate load.flaztrace.zst             compare a compressed cache with an uncompressed one")]
 pub struct LabArgs {
     /// Command
     #[command(subcommand)]
@@ -35,11 +35,11 @@ pub struct LabArgs {
 
 #[derive(Subcommand, Debug)]
 enum LabCommand {
-    /// Find out how large a cache should be: replay a block trace with caches of several sizes, codecs and policies
+    /// Find the cache size that a workload needs: replay a block trace with several cache sizes, codecs and policies
     Replay(replay::ReplayArgs),
-    /// Compare a compressed cache with an uncompressed one on modelled machines: replay recorded or generated loads
+    /// Compare a compressed cache with an uncompressed one on modelled machines: replay recorded or generated workloads
     Evaluate(evaluate::EvaluateArgs),
-    /// Record the requests of a load, with the compressed sizes of their blocks, to replay them on modelled machines
+    /// Record the requests of a workload, with the compressed sizes of their blocks, to replay them on modelled machines
     Record(record::RecordArgs),
     /// Compute rates, write amplification, life and cost of an SSD that compresses, by the data written to it
     Ssd(ssd::SsdArgs),

@@ -18,10 +18,10 @@ use crate::size::{HumanBytes, HumanCount};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Serves ORIGIN, a device or file, over NBD until SIGTERM or SIGINT, without a cache, and records all requests: kind, offset, length, \
-requests in flight, time that the client computed, and the compressed size of each block with lz4 and zstd. No contents are recorded. \
-`flaz lab evaluate` replays recordings on modelled machines; `flaz lab replay` reads them as any other trace.
+requests in flight, computing time of the client, and the compressed size of each block with lz4 and zstd. Contents are not recorded. \
+`flaz lab evaluate` replays recordings on modelled machines; `flaz lab replay` reads them like any other trace.
 
-The recording is compressed with zstd. It takes 5 to 20 bytes for a request of a block. ORIGIN is held exclusively, and changed as \
+The recording is compressed with zstd, and takes 5 to 20 bytes for a request of one block. `record` opens ORIGIN exclusively; writes of \
 clients change it. Sizes are measured before the reply, so clients see a slower device. docs/lab-evaluation.md has the format.
 
 Examples:
@@ -39,7 +39,7 @@ pub struct RecordArgs {
     /// Write the recording to this file, whose name should end in .flaztrace.zst
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
-    /// Print what was recorded as JSON
+    /// Print a summary of the recording as JSON
     #[arg(long)]
     json: bool,
 }

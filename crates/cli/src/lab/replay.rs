@@ -31,16 +31,16 @@ const SECONDS: std::ops::RangeInclusive<f64> = 1.0..=3.2e9;
 /// `flaz lab replay`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A trace has the requests of a load. They are replayed through the cache itself, in virtual time, on a modelled disk and SSD, with \
-each combination of --cache, --codec and --policy. The mode is write-through, and the cache is empty at first. Requests follow each \
-other without pauses, so latencies are without queueing.
+A trace has the requests of a workload. `replay` sends them through the engine of the cache, in virtual time, on a modelled disk and \
+SSD, with each combination of --cache, --codec and --policy. The mode is write-through, and the cache is empty at first. Each request \
+starts when the previous one has ended, so latencies do not include queueing.
 
 Traces have no contents: each block gets contents of a fixed compressibility, drawn from the distribution of --data, \
 which `flaz study --distribution` measures, or else from a built-in one.
 
-A trace with more than 2 million accesses, or 300,000 blocks (1.1 GiB), is sampled: a hash of the block decides, the caches are as \
-much smaller, and hit ratios have 95 % intervals. A curve of the hit ratio at all sizes comes from simulated caches; its error \
-beside the replays is reported. docs/lab-replay.md has the method, the formats and the errors.
+A trace with more than 2 million accesses, or 300,000 blocks (1.1 GiB), is sampled by a hash of the block; the caches are reduced by \
+the same factor, and hit ratios have 95 % intervals. A curve of the hit ratio at all sizes comes from simulated caches; its largest \
+difference from the replays is reported. docs/lab-replay.md has the method, the formats and the errors.
 
 Formats are detected: blkparse (text), fio iolog 2 and 3, CSV of MSR Cambridge, vscsi, .lis of the ARC paper, oracle-general, and \
 flaz. Files that end in .gz or .zst are decompressed.
@@ -75,23 +75,23 @@ pub struct ReplayArgs {
     /// Skip up to N bad lines or records. The first ones are reported
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u64::MAX))]
     skip_bad: u64,
-    /// Time that a trace without times took: 12h, 7d
+    /// Duration of a trace without times: 12h, 7d
     #[arg(long, value_name = "TIME", value_parser = duration)]
     duration: Option<f64>,
-    /// The origin: hdd, ssd, network-volume, or LATENCY,READ,WRITE such as 8ms,200MB/s,180MB/s. A hdd skips its latency for requests
-    /// that continue the one before
+    /// The origin: hdd, ssd, network-volume, or LATENCY,READ,WRITE such as 8ms,200MB/s,180MB/s. An hdd has no latency for requests
+    /// that continue the previous one
     #[arg(long, value_name = "MODEL", default_value = "hdd", value_parser = model)]
     origin_device: Model,
     /// The cache device, likewise
     #[arg(long, value_name = "MODEL", default_value = "ssd", value_parser = model)]
     ssd: Model,
-    /// Amount of data that may be written to the SSD in its life: 150TBW
+    /// Endurance of the SSD: the amount of data that may be written to it, such as 150TBW
     #[arg(long, value_name = "SIZE", value_parser = endurance)]
     ssd_endurance: Option<u64>,
-    /// Replay a sample of at most one block in N, a power of two, even if all would fit [default: 1]
+    /// Replay a sample of at most one block in N, a power of two, even if the whole trace fits [default: 1]
     #[arg(long, value_name = "N", value_parser = sample)]
     sample: Option<u32>,
-    /// Combinations that are replayed at a time [default: one per core]
+    /// Combinations to replay at the same time [default: one per core]
     #[arg(long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<NonZeroUsize>,
     /// Write a page with tables and charts to this file

@@ -22,10 +22,10 @@ const SLOWDOWN: std::ops::RangeInclusive<f64> = 1.0..=1000.0;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Serves a new, empty device until SIGTERM or SIGINT. Each request takes as long as on the modelled drive. Written data is \
-compressed by the codec of the drive, and the stored size, the link, the flash and its cleaning determine the time. The machine must be \
-faster than the device, and otherwise idle; with --slowdown, all times are longer, and all rates have the same \
-proportions. Contents are in a file without a name, which takes as much space as is written, and are lost at the end. \
-A flush waits for the flash of the model, and makes nothing durable.
+compressed by the codec of the drive, and the stored size, the link, the flash and its cleaning determine the time. The host must be \
+faster than the device, and otherwise idle; --slowdown multiplies all times and keeps their \
+proportions. The contents are in an unnamed file, which takes as much space as is written, and are lost at the end. \
+A flush waits for the modelled flash, and makes nothing durable.
 
 A device with a smaller --size has less flash and the same share of spare space.
 
@@ -47,7 +47,7 @@ pub struct ServeArgs {
     /// Address for NBD clients: unix:PATH (mode 0600)
     #[arg(long, value_name = "ADDRESS")]
     nbd: NbdAddress,
-    /// Size for the host [default: that of the device]
+    /// Size that clients see [default: that of the device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: Option<u64>,
     /// Multiply all times by this number, from 1 to 1000

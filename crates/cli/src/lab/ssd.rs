@@ -22,13 +22,13 @@ const LEVELS_MAX: usize = 16;
 /// `flaz lab ssd`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The flash of a drive that compresses programs less than the host writes, so such a drive is faster, cleans less and lives longer \
-with data that compresses. Data is given by levels, the percentage that compression saves, and by measured distributions, \
-which `flaz study` writes.
+A drive that compresses writes less to its flash than the host writes to the drive, so it is faster, cleans less and lasts longer \
+with compressible data. The data is given as levels (the percentage that compression saves), and as distributions measured by \
+`flaz study`.
 
-For the presets of published drives, the report has the published figures beside those of the model. Each has a standing: agrees, \
+For the presets of published drives, the report has the published figures next to those of the model. Each has a standing: agrees, \
 differs; fitted, if a number of the model comes from it; artefact, if the drive cannot have caused it; not streaming, if \
-the test needs what the model does not have. Only figures that agree or differ are compared.
+the test depends on something that is not modelled. Only figures that agree or differ are compared.
 
 --template prints a description to start from:
   flaz lab ssd --device sf1222 --template > mine.toml
@@ -50,10 +50,10 @@ pub struct SsdArgs {
         default_value = "98,75,50,25,0"
     )]
     levels: Vec<Level>,
-    /// Measured data as well: a file of `flaz study --distribution`. May be repeated
+    /// Also evaluate measured data: a file of `flaz study --distribution`. May be repeated
     #[arg(long, value_name = "FILE")]
     distribution: Vec<PathBuf>,
-    /// Amount of data that the host writes in a day, for the life in years
+    /// Amount of data that the host writes per day, to compute the life in years
     #[arg(long, value_name = "SIZE", default_value = "20GB", value_parser = size::parse)]
     per_day: u64,
     /// Seed of the simulated writes
@@ -65,7 +65,7 @@ pub struct SsdArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print the description of a preset, and nothing else
+    /// Only print the description of a preset
     #[arg(long, conflicts_with_all = ["html", "json", "distribution"])]
     template: bool,
 }

@@ -39,8 +39,8 @@ pub const SUMMARY: &[Term] = &[
     ),
     (
         "Hits",
-        "reads that were answered from the cache alone. Of their blocks: a block is 4 KiB; a read of many blocks can find \
-         some of them",
+        "share of the reads that were answered from the cache alone, and of their blocks: a block is 4 KiB; a read of many \
+         blocks can find only some of them",
     ),
     (
         "Contents",
@@ -50,13 +50,13 @@ pub const SUMMARY: &[Term] = &[
     ),
     (
         "Dirty",
-        "data that clients wrote and the origin does not have yet (write-back). At the dirty limit, writers wait. Then how \
-         long the oldest of it has been dirty at most, and how long writing it back takes at the pace so far",
+        "data that clients wrote and the origin does not have yet (write-back). At the dirty limit, writers wait. Then an \
+         upper limit of the age of the oldest dirty data, and the time to write all of it back at the present pace",
     ),
     (
         "Budget",
-        "with a write budget: what is stored at present, the bytes written to the cache device in the last 24 hours (since the \
-         start at most), the budget, and what is left of it. Dirty data is stored in any case",
+        "with a write budget: which blocks are stored at present, the bytes written to the cache device in the last 24 hours \
+         (or since the start, if that is later), the budget, and the remaining budget. Dirty data is always stored",
     ),
     (
         "Latency",
@@ -83,9 +83,9 @@ pub const DETAILS: &[Term] = &[
     ("NBD", "an address for NBD clients and its connections"),
     (
         "Space",
-        "of a volume: what it has of a shared cache device, its guarantee and its limit, what no volume has, and its need: hits a \
-         day for each MiB on blocks that left its cache recently. The volume with the larger need gets space of others. The write \
-         budget of all volumes, if there is one, and what is left of it",
+        "for a volume: its space on the shared cache device, its guarantee and limit, the free space, and its need: hits per \
+         day and MiB on blocks that left its cache recently. The volume with the larger need gets space of others. Then the \
+         write budget of all volumes, if there is one, and the remaining budget",
     ),
     ("Warning", "what is wrong, and what to do"),
     (
@@ -125,8 +125,8 @@ pub const DETAILS: &[Term] = &[
         "Memory",
         "of the server, by use. resident: as the kernel counts it; listed: the sum of the lines. tables: lists of recently dropped \
          blocks (ghosts) and all else that grows with the cache; extents: not written yet; requests: buffers in use; pooled: \
-         buffers for reuse, freed within a minute if unused; tasks: connections and background work; other: what \
-         else is in use of the heap; reserve: free, for block devices when memory runs out; free: free memory of the heap; \
+         buffers for reuse, freed within a minute if unused; tasks: connections and background work; other: the \
+         rest of the heap in use; reserve: free, for block devices when memory runs out; free: free memory of the heap; \
          at most: the limit",
     ),
     (

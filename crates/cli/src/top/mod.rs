@@ -33,7 +33,7 @@ pub struct TopArgs {
     /// Seconds between two samples
     #[arg(long, short, value_name = "SECONDS", default_value = "2", value_parser = interval)]
     pub interval: Duration,
-    /// Stop after N samples. The first has the averages since the start of each cache
+    /// Stop after N samples. The first sample has the averages since the start of each cache
     #[arg(long, short = 'n', value_name = "N", value_parser = whole(1..=u64::MAX))]
     pub count: Option<u64>,
     /// Sort by this column
@@ -42,7 +42,7 @@ pub struct TopArgs {
     /// Reverse the order
     #[arg(long, short)]
     pub reverse: bool,
-    /// Print lines, also on a terminal
+    /// Print one table after the other, even on a terminal
     #[arg(long, short)]
     pub plain: bool,
     /// Control socket of a cache that is not in a runtime directory. May be repeated
@@ -51,14 +51,14 @@ pub struct TopArgs {
 }
 
 const HELP: &str = "\
-Shows every cache whose control socket is in a runtime directory of root or of this user; for root, of every user. On a \
-terminal the table is updated in place; otherwise, and with --plain, tables follow each other.
+Shows every cache whose control socket is in a runtime directory of root or of this user; root sees the caches of every user. On a \
+terminal the table is updated in place; otherwise, and with --plain, the tables are printed one after the other.
 
 Keys: q quit, s next sort column, r reverse, arrows scroll.
 
 Columns:
   CACHE   name of the configuration, else file name of the cache
-          device; of a cache that does not answer, of its socket
+          device; if the cache does not answer, that of its socket
   STATE   running, starts, stops, BYPASS (the cache device failed),
           silent (no answer), gone (no daemon), denied
   MODE    wt write-through, wb write-back, wa write-around,
@@ -75,7 +75,7 @@ Columns:
 
 Wider terminals show more:
   FULL%   share of the cache device in use
-  AGE     of the oldest dirty data, at most
+  AGE     upper limit of the age of the oldest dirty data
   READ B/s, WRIT B/s    bytes that clients read, and wrote
   ORIG RD/s, ORIG WR/s  bytes read from the origin, and written
   CPU%    CPU time of the server, in percent of one core

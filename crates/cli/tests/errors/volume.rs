@@ -172,7 +172,7 @@ fn an_origin_that_does_not_fit_is_refused() {
     origin.set_len(SIZE / 2).unwrap();
     let smaller = [
         "has 16777216 bytes, expected at least the 33554432",
-        "restore its size",
+        "restore the size",
         "`flaz detach`",
     ];
     refused("cache", &smaller);

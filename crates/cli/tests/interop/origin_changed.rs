@@ -489,7 +489,7 @@ fn a_rolled_back_cache_file_starts_cold() {
     assert!(
         server
             .log()
-            .contains("holds an older state than it had on this host"),
+            .contains("holds an older state of the cache than this host last saw"),
         "{}",
         server.log()
     );

@@ -1,7 +1,7 @@
 //! One load on one machine with one cache: a recording, replayed through the engine.
 //!
 //! A request is sent when fewer requests of its kind are in flight than its recorded depth allows, and after the time that the client
-//! computes. The recording is replayed twice: the first pass warms the cache, the second is measured.
+//! computes. The recording is replayed several times: the first passes warm the cache, the last one is measured.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,43 +10,27 @@ use std::time::Duration;
 
 use flaz_codec::CodecChoice;
 use flaz_device::local::Notify;
-use flaz_device::{Device, Env, IoBuf, Nanos};
-use flaz_engine::cache::{CreateOptions, LocalCache, create};
-use flaz_engine::format::geometry::{Geometry, GeometryOptions, REGION_BYTES};
-use flaz_engine::router::{CachedVolume, LocalShards};
-use flaz_engine::settings::{Mode, Settings};
-use flaz_engine::shard::Platform;
+use flaz_device::{Env, IoBuf, Nanos};
+use flaz_engine::router::CachedVolume;
 use flaz_engine::stats::StatsSnapshot;
-use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::volume::{Segments, Volume, segment_lens};
-use flaz_sim::disk::Background;
-use flaz_sim::{Sim, SimEnv};
+use flaz_sim::Sim;
 use flaz_trace::Op;
 use flaz_trace::recording::Recorded;
 
+use crate::assembly;
 use crate::contents::Contents;
-use crate::machine::{Machine, Stripe};
+use crate::machine::Machine;
 use crate::processor::{EvaluationEnv, Processor, Speeds};
 use crate::workload::Workload;
 
-/// Simulated time after which admitted blocks are stored, between the passes.
-const PAUSE: Duration = Duration::from_secs(2);
+/// Time after which admitted blocks are stored, between the passes.
+pub(crate) const PAUSE: Duration = Duration::from_secs(2);
 /// Part of the time for which throughput is counted.
 pub const WINDOW: Duration = Duration::from_millis(100);
 const WINDOWS_MAX: usize = 1 << 20;
-/// Size of the cache that a pass-through has, and does not use.
-const UNUSED_CACHE_BYTES: u64 = 4 << 20;
 /// Extent that the engine plans for caches of this size, unless another one is given.
 pub const EXTENT_BYTES: u32 = 64 << 10;
-
-/// The engine on a machine.
-struct OnMachine;
-
-impl Platform for OnMachine {
-    type Env = EvaluationEnv;
-    type Cache = Stripe;
-    type Origin = Stripe;
-}
 
 /// A cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +49,16 @@ pub struct Setup {
     pub speeds: Speeds,
     /// Number of cores.
     pub cores: u32,
+    /// Passes that warm the cache.
+    pub warming: u32,
+}
+
+impl Setup {
+    /// Whether it has a cache that compresses.
+    #[must_use]
+    pub fn is_compressed(&self) -> bool {
+        self.cache_bytes.is_some() && self.codec != CodecChoice::NONE
+    }
 }
 
 /// What was measured.
@@ -89,6 +83,17 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// What the engine has counted from `before` to `after`.
+    pub(crate) fn counted(before: &StatsSnapshot, after: &StatsSnapshot) -> Self {
+        let counts = |of: fn(&StatsSnapshot) -> u64| of(after) - of(before);
+        Self {
+            hit_blocks: counts(|stats| stats.counts.hit_blocks),
+            miss_blocks: counts(|stats| stats.counts.miss_blocks),
+            regions_reclaimed: counts(|stats| stats.counts.regions_reclaimed),
+            ..Self::default()
+        }
+    }
+
     /// Blocks found in the cache, of those read.
     #[must_use]
     pub fn hit_ratio(&self) -> f64 {
@@ -108,9 +113,9 @@ impl Measured {
     }
 }
 
-/// Why a cell cannot be simulated.
+/// Why a cell cannot be measured.
 #[derive(Debug, thiserror::Error)]
-#[error("the simulated cache of {cache_bytes} bytes failed: {reason}")]
+#[error("the cache of {cache_bytes} bytes failed: {reason}")]
 pub struct CellError {
     /// Size of the cache.
     pub cache_bytes: u64,
@@ -125,14 +130,10 @@ pub struct CellError {
 pub fn run(workload: &Workload, setup: &Setup, contents: &Arc<Contents>) -> Result<Measured, CellError> {
     let sim = Sim::new(1);
     sim.set_step_limit(u64::MAX);
-    let processor = Rc::new(Processor::new(setup.speeds, setup.cores));
+    let processor = Rc::new(Processor::new(setup.speeds.with(setup.codec), setup.cores));
     let parallelism = if setup.splits { setup.cores } else { 1 };
     let env = EvaluationEnv::new(sim.env(), Rc::clone(&processor), parallelism);
-    let origin = setup.machine.origin(
-        &sim.env(),
-        workload.origin_bytes(),
-        &background(workload, contents),
-    );
+    let origin = assembly::origin(&env, workload, setup, contents);
     let replay = Rc::new(Replay {
         env: env.clone(),
         processor,
@@ -148,24 +149,30 @@ pub fn run(workload: &Workload, setup: &Setup, contents: &Arc<Contents>) -> Resu
         reason,
     };
     sim.block_on(async {
-        let cache = open(&env, &sim.env(), setup, &origin).await.map_err(failed)?;
+        let cache = assembly::open(&env, setup, &origin).await.map_err(failed)?;
         let volume = CachedVolume::new(
             cache.shards(),
             Rc::new(origin.clone()),
             workload.origin_bytes(),
             0,
         );
-        replay.pass(workload, &volume).await.map_err(failed)?;
+        for _ in 0..setup.warming {
+            replay.pass(workload, &volume).await.map_err(failed)?;
+        }
         env.sleep(PAUSE).await;
         let (began, busy, before) = (env.now(), replay.processor.busy(), cache.stats());
         replay.sums.take();
         replay.pass(workload, &volume).await.map_err(failed)?;
         let elapsed = env.now().since(began);
         let after = cache.stats();
+        let sums = replay.sums.take();
         let measured = Measured {
             elapsed,
             processor: replay.processor.busy() - busy,
-            ..measured(&replay.sums.borrow(), began, &before, &after)
+            read_latency: sums.read_latency,
+            reads: sums.reads,
+            bytes_by_window: by_window(&sums, began),
+            ..Measured::counted(&before, &after)
         };
         // Its tasks refer to the devices: without a stop, their memory is never freed.
         cache.stop().await.map_err(|error| failed(error.to_string()))?;
@@ -173,7 +180,8 @@ pub fn run(workload: &Workload, setup: &Setup, contents: &Arc<Contents>) -> Resu
     })
 }
 
-fn measured(sums: &Sums, began: Nanos, before: &StatsSnapshot, after: &StatsSnapshot) -> Measured {
+/// Bytes of requests that ended in each window since `began`.
+fn by_window(sums: &Sums, began: Nanos) -> Vec<u64> {
     let mut bytes_by_window = Vec::new();
     for (ended, bytes) in &sums.ended {
         let window = (ended.since(began).as_nanos() / WINDOW.as_nanos()) as usize;
@@ -186,72 +194,7 @@ fn measured(sums: &Sums, began: Nanos, before: &StatsSnapshot, after: &StatsSnap
         }
         bytes_by_window[window] += bytes;
     }
-    let counts = |of: fn(&StatsSnapshot) -> u64| of(after) - of(before);
-    Measured {
-        elapsed: Duration::ZERO,
-        processor: Duration::ZERO,
-        hit_blocks: counts(|stats| stats.counts.hit_blocks),
-        miss_blocks: counts(|stats| stats.counts.miss_blocks),
-        read_latency: sums.read_latency,
-        reads: sums.reads,
-        bytes_by_window,
-        regions_reclaimed: counts(|stats| stats.counts.regions_reclaimed),
-    }
-}
-
-async fn open(
-    env: &EvaluationEnv,
-    sim: &SimEnv,
-    setup: &Setup,
-    origin: &Stripe,
-) -> Result<LocalCache<OnMachine>, String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let cache_bytes = setup.cache_bytes.unwrap_or(UNUSED_CACHE_BYTES);
-    let parts = (cache_bytes / 64).max(1);
-    let region_bytes =
-        (1_u64 << (63 - parts.leading_zeros())).clamp(*REGION_BYTES.start(), *REGION_BYTES.end());
-    let wish = GeometryOptions {
-        extent_bytes: Some(setup.extent_bytes),
-        region_bytes: Some(region_bytes.max(u64::from(setup.extent_bytes) * 4)),
-        shard_count: Some(1),
-        threads: None,
-        index_memory: None,
-    };
-    // Metadata is not part of the capacity.
-    let plan = Geometry::plan(cache_bytes + (4 << 20), 512, origin.len(), wish).map_err(|it| text(&it))?;
-    let disk = setup.machine.cache(sim, plan.data_offset() + cache_bytes);
-    let options = CreateOptions {
-        uuid: uuid::Uuid::from_u128(1),
-        created_unix_s: 0,
-        wish: wish.into(),
-        codec: setup.codec,
-        origin_len: origin.len(),
-        origin_identity: "evaluation".into(),
-        origin_path: "evaluation".into(),
-    };
-    create(&disk, options).await.map_err(|it| text(&it))?;
-    let settings = Settings {
-        mode: match setup.cache_bytes {
-            Some(_) => Mode::WriteThrough,
-            None => Mode::PassThrough,
-        },
-        codec: setup.codec,
-        ..Settings::default()
-    };
-    LocalCache::open(env.clone(), Rc::new(disk), Rc::new(origin.clone()), settings)
-        .await
-        .map_err(|it| text(&it))
-}
-
-/// Contents of the origin before the load: each block as it is first read.
-fn background(workload: &Workload, contents: &Arc<Contents>) -> Background {
-    let (first, contents) = (workload.first_contents(), Arc::clone(contents));
-    Arc::new(
-        move |block, bytes: &mut [u8; BLOCK_BYTES]| match first.get(&block) {
-            Some(sizes) => contents.fill(block, *sizes, bytes),
-            None => bytes.fill(0),
-        },
-    )
+    bytes_by_window
 }
 
 /// A replay under way.
@@ -275,7 +218,7 @@ struct Sums {
     reads: u64,
 }
 
-type Cached = CachedVolume<LocalShards<OnMachine>, Stripe>;
+type Cached = assembly::Cached<EvaluationEnv>;
 
 impl Replay {
     /// Replays the load once, and waits until all requests have ended.
@@ -324,14 +267,18 @@ impl Replay {
         let (offset, len) = (recorded.request.offset, recorded.request.len);
         let result = match recorded.request.op {
             Op::Read => volume.read(offset, len as u32).await.map(|_| ()),
-            Op::Write => volume.write(offset, self.data(recorded), false).await,
+            Op::Write => {
+                let data = segments(offset, &self.contents.of_write(recorded));
+                volume.write(offset, data, false).await
+            }
             Op::Trim => volume.trim(offset, len, false).await,
         };
         result.map_err(|error| error.to_string())?;
         let free = self
             .processor
             .request(self.env.now(), recorded.sizes.len() as u64);
-        self.env.sleep(free.since(self.env.now())).await;
+        let answered = free.after(Duration::from_nanos(self.processor.speeds().way_ns));
+        self.env.sleep(answered.since(self.env.now())).await;
         let now = self.env.now();
         let mut sums = self.sums.borrow_mut();
         if recorded.request.op == Op::Read {
@@ -343,27 +290,16 @@ impl Replay {
         }
         Ok(())
     }
+}
 
-    /// What a write writes.
-    fn data(&self, recorded: &Recorded) -> Segments {
-        let (offset, len) = (recorded.request.offset, recorded.request.len);
-        let first = offset / BLOCK_BYTES as u64;
-        let mut blocks = vec![0; recorded.sizes.len() * BLOCK_BYTES];
-        for (number, (block, sizes)) in blocks
-            .chunks_exact_mut(BLOCK_BYTES)
-            .zip(&recorded.sizes)
-            .enumerate()
-        {
-            let block = block.try_into().expect("parts of a block");
-            self.contents.fill(first + number as u64, *sizes, block);
-        }
-        let mut at = (offset - first * BLOCK_BYTES as u64) as usize;
-        segment_lens(offset, len)
-            .map(|len| {
-                let piece = IoBuf::copy_of(&blocks[at..at + len]);
-                at += len;
-                piece
-            })
-            .collect()
-    }
+/// The pieces of a write, as a volume takes them.
+fn segments(offset: u64, bytes: &[u8]) -> Segments {
+    let mut at = 0;
+    segment_lens(offset, bytes.len() as u64)
+        .map(|len| {
+            let piece = IoBuf::copy_of(&bytes[at..at + len]);
+            at += len;
+            piece
+        })
+        .collect()
 }

@@ -10,7 +10,7 @@ use flaz_data::distribution::{Distribution, Row, SCHEMA, Size};
 use flaz_data::{DataSpec, Family, Generator, Level};
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_random::mix;
-use flaz_trace::recording::{GRANULES, Sizes, Stored};
+use flaz_trace::recording::{GRANULES, Recorded, Sizes, Stored};
 
 /// A block.
 pub type Block = [u8; BLOCK_BYTES];
@@ -45,6 +45,21 @@ impl Contents {
             let variants = used.entry(sizes).or_insert_with(|| self.variants(sizes));
             out.copy_from_slice(&variants[variant][..]);
         });
+    }
+
+    /// The bytes that a recorded write writes.
+    #[must_use]
+    pub fn of_write(&self, recorded: &Recorded) -> Vec<u8> {
+        let (offset, len) = (recorded.request.offset, recorded.request.len);
+        let first = offset / BLOCK_BYTES as u64;
+        let mut bytes = vec![0; recorded.sizes.len() * BLOCK_BYTES];
+        let (blocks, _) = bytes.as_chunks_mut::<BLOCK_BYTES>();
+        for (number, (block, sizes)) in blocks.iter_mut().zip(&recorded.sizes).enumerate() {
+            self.fill(first + number as u64, *sizes, block);
+        }
+        bytes.drain(..(offset - first * BLOCK_BYTES as u64) as usize);
+        bytes.truncate(len as usize);
+        bytes
     }
 
     fn variants(&self, sizes: Sizes) -> Variants {

@@ -1,6 +1,6 @@
 //! All cells: which there are, on several threads, and what they are compared with.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -8,6 +8,7 @@ use flaz_codec::{CodecChoice, CodecId};
 use flaz_trace::Op;
 use flaz_trace::recording::GRANULES;
 
+use crate::agreement::{self, Chosen};
 use crate::cell::{CellError, EXTENT_BYTES, Measured, Setup, WINDOW, run};
 use crate::contents::Contents;
 use crate::machine::Machine;
@@ -32,6 +33,10 @@ const MIDDLE_BYTES_MIN: u64 = 8 << 20;
 /// The smallest cache.
 pub const CACHE_BYTES_MIN: u64 = 4 << 20;
 
+/// Passes that warm a cache. After one, a cache that is nearly as large as the data has reclaimed nothing: its first regions go in the
+/// order in which they are needed again.
+const WARMING: u32 = 4;
+
 /// What to evaluate.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -51,6 +56,8 @@ pub struct Options {
     pub cores: u32,
     /// Cells at a time.
     pub threads: usize,
+    /// Whether a cell of each load runs in real time too.
+    pub real_time: bool,
 }
 
 /// A cell to be simulated.
@@ -63,7 +70,7 @@ struct Job {
 /// Simulates all cells. `progress` is called with the number of cells done, and of all.
 ///
 /// # Errors
-/// A cache is too small.
+/// A cache is too small; in real time, also: the system has no memory, thread or socket left.
 ///
 /// # Panics
 /// Never: each figure's cells are among the jobs.
@@ -73,11 +80,19 @@ pub fn evaluate(
 ) -> Result<EvaluationReport, CellError> {
     let grid = Grid { options };
     let jobs = grid.jobs();
-    let measured = run_all(&jobs, options.threads, progress)?;
+    let served = options.loads.len() as u64 * u64::from(options.real_time);
+    let measured = run_all(&jobs, options.threads, &|done, all| progress(done, all + served))?;
     let cells = Cells {
         grid,
         cells: jobs.into_iter().zip(measured).collect(),
     };
+    let (done, all) = (
+        AtomicU64::new(cells.cells.len() as u64),
+        cells.cells.len() as u64 + served,
+    );
+    let agreement = agreement::compare(&cells.chosen(), &|| {
+        progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
+    })?;
     let sizes = cells.sizes();
     let reclaiming = cells.reclaiming();
     Ok(EvaluationReport {
@@ -91,6 +106,7 @@ pub fn evaluate(
         extents: cells.extents(),
         splitting: cells.splitting(),
         reclaiming,
+        agreement,
     })
 }
 
@@ -145,6 +161,7 @@ impl Grid<'_> {
             splits: true,
             speeds: self.options.speeds,
             cores: self.options.cores,
+            warming: WARMING,
         }
     }
 
@@ -230,6 +247,27 @@ impl Cells<'_> {
 
     fn without_cache(&self, load: &Workload, machine: Machine) -> &Measured {
         self.of(load, &self.grid.setup(machine, None, CodecChoice::NONE))
+    }
+
+    /// What runs in real time: only caches of the figure by size are candidates.
+    fn chosen(&self) -> Vec<Chosen> {
+        let options = self.options();
+        let of = |load: &Workload| {
+            let sizes = options
+                .shares
+                .iter()
+                .map(|share| Some(Grid::cache_bytes(load, *share)));
+            let sizes: Vec<Option<u64>> = sizes.collect();
+            let candidates = self.cells.iter().filter(|(job, _)| {
+                job.load.name() == load.name()
+                    && job.setup.splits
+                    && job.setup.extent_bytes == EXTENT_BYTES
+                    && sizes.contains(&job.setup.cache_bytes)
+            });
+            agreement::choose(load, candidates.map(|(job, measured)| (&job.setup, measured)))
+        };
+        let loads = options.loads.iter().filter(|_| options.real_time);
+        loads.filter_map(of).collect()
     }
 
     fn cell(&self, load: &Workload, setup: &Setup) -> CellReport {

@@ -1,16 +1,17 @@
 //! The machines of the paper: one or several disks and SSDs, each set a stripe.
 //!
-//! A device is that of `flaz serve --emulate-origin` and `--emulate-cache`, in virtual time: positioning, transfer, and a queue in the
-//! order of arrival. A disk passes over a short gap between two accesses, as disks do. A stripe splits a request over its members.
+//! A device is that of `flaz serve --emulate-origin` and `--emulate-cache`: positioning, transfer, and a queue in the order of arrival,
+//! in the time of its environment, virtual or real. A disk passes over a short gap between two accesses, as disks do. A stripe splits a
+//! request over its members.
 
 use std::rc::Rc;
 
-use flaz_device::{Device, DeviceError, IoBuf};
+use flaz_device::{Device, DeviceError, Env, IoBuf};
 use flaz_engine::units::BLOCK_BYTES;
-use flaz_replay::engine::instant;
 use flaz_runtime::emulate::{Emulated, Model};
 use flaz_sim::disk::Background;
-use flaz_sim::{SimDisk, SimEnv};
+
+use crate::memory::Memory;
 
 /// Bytes of a stripe on one member.
 pub const CHUNK_BYTES: u64 = 64 << 10;
@@ -24,45 +25,47 @@ pub struct Machine {
     pub disks: u32,
     /// SSDs of the cache.
     pub ssds: u32,
+    /// A disk.
+    pub disk: Model,
+    /// An SSD.
+    pub ssd: Model,
 }
 
 impl Machine {
     /// Those of the paper.
     pub const ALL: [Self; 3] = [
-        Self {
-            name: "1D1S",
-            disks: 1,
-            ssds: 1,
-        },
-        Self {
-            name: "8D2S",
-            disks: 8,
-            ssds: 2,
-        },
-        Self {
-            name: "8D4S",
-            disks: 8,
-            ssds: 4,
-        },
+        Self::of_the_paper("1D1S", 1, 1),
+        Self::of_the_paper("8D2S", 8, 2),
+        Self::of_the_paper("8D4S", 8, 4),
     ];
+
+    const fn of_the_paper(name: &'static str, disks: u32, ssds: u32) -> Self {
+        Self {
+            name,
+            disks,
+            ssds,
+            disk: Model::HDD,
+            ssd: Model::SSD,
+        }
+    }
 
     /// The origin, of at least `len` bytes.
     #[must_use]
-    pub fn origin(&self, env: &SimEnv, len: u64, contents: &Background) -> Stripe {
-        Stripe::new(env, Model::HDD, self.disks, len, Some(contents))
+    pub fn origin<E: Env>(&self, env: &E, len: u64, contents: &Background) -> Stripe<E> {
+        Stripe::new(env, self.disk, self.disks, len, Some(contents))
     }
 
     /// The cache device, of at least `len` bytes.
     #[must_use]
-    pub fn cache(&self, env: &SimEnv, len: u64) -> Stripe {
-        Stripe::new(env, Model::SSD, self.ssds, len, None)
+    pub fn cache<E: Env>(&self, env: &E, len: u64) -> Stripe<E> {
+        Stripe::new(env, self.ssd, self.ssds, len, None)
     }
 }
 
 /// Modelled devices whose bytes alternate. Clones are the same devices.
 #[derive(Clone)]
-pub struct Stripe {
-    members: Rc<[Emulated<SimDisk, SimEnv>]>,
+pub struct Stripe<E> {
+    members: Rc<[Emulated<Memory, E>]>,
 }
 
 /// The part of a range that one member has: contiguous there.
@@ -73,8 +76,8 @@ struct Part {
     len: u64,
 }
 
-impl Stripe {
-    fn new(env: &SimEnv, model: Model, count: u32, len: u64, contents: Option<&Background>) -> Self {
+impl<E: Env> Stripe<E> {
+    fn new(env: &E, model: Model, count: u32, len: u64, contents: Option<&Background>) -> Self {
         let count = u64::from(count);
         let member_len = len.div_ceil(CHUNK_BYTES * count) * CHUNK_BYTES;
         let pages = CHUNK_BYTES / BLOCK_BYTES as u64;
@@ -86,12 +89,7 @@ impl Stripe {
                 };
                 std::sync::Arc::new(of_page) as Background
             });
-            Emulated::in_simulation(
-                SimDisk::new(env, instant(member_len, background)),
-                env.clone(),
-                model,
-            )
-            .passing_gaps()
+            Emulated::without_warning(Memory::new(member_len, background), env.clone(), model).passing_gaps()
         };
         Self {
             members: (0..count).map(member).collect(),
@@ -150,7 +148,7 @@ impl Stripe {
     }
 }
 
-impl Device for Stripe {
+impl<E: Env> Device for Stripe<E> {
     fn len(&self) -> u64 {
         self.members[0].len() * self.count()
     }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use flaz_codec::work::{self, Work};
-use flaz_codec::{CodecId, CodecSpec, Decoders, encoder};
+use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, encoder};
 use flaz_device::{Env, Nanos, Priority};
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_replay::contents::Contents;
@@ -19,6 +19,8 @@ use flaz_sim::SimEnv;
 
 /// Number of codecs in the table.
 const CODECS: usize = 5;
+/// Levels of zstd, and how much longer each takes to compress than the first: docs/compression.md. Restoring takes the same time.
+const ZSTD_LEVELS: [(i8, f64); 5] = [(1, 1.0), (3, 1.2), (6, 3.0), (12, 14.0), (19, 50.0)];
 
 /// Times of one core, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +31,9 @@ pub struct Speeds {
     pub request_ns: u64,
     /// A block of a request: checksum, copies.
     pub block_ns: u64,
-    /// Compressing a block, by the number of the codec.
+    /// What a request takes beside that and the devices: its way to a server and back. The processor is free meanwhile.
+    pub way_ns: u64,
+    /// Compressing a block, by the number of the codec; zstd at level 1.
     pub compress_ns: [u64; CODECS],
     /// Restoring it.
     pub restore_ns: [u64; CODECS],
@@ -42,12 +46,13 @@ const PAPER_ZLIB_NS: f64 = 2.4e6 / 16.0;
 
 impl Speeds {
     /// A core of 2026. LZ4 and zstd as measured on real data; zlib, LZO and what a block takes beside them are estimates:
-    /// [`Speeds::measured`] replaces the codecs by those of this machine, on generated data.
+    /// [`here`](crate::real_time::here) replaces them by those of this machine, on generated data.
     pub const MODERN: Self = Self {
         name: "modern",
         // Pass-through at depth 16: docs/performance.md.
         request_ns: 12_000,
         block_ns: 900,
+        way_ns: 0,
         compress_ns: [0, 6600, 14_300, 43_000, 9000],
         restore_ns: [0, 1200, 5400, 8200, 3500],
         think: 1.0,
@@ -63,15 +68,29 @@ impl Speeds {
             name: "xeon-2ghz-2009",
             request_ns: slower(Self::MODERN.request_ns),
             block_ns: slower(Self::MODERN.block_ns),
+            way_ns: slower(Self::MODERN.way_ns),
             compress_ns: Self::MODERN.compress_ns.map(slower),
             restore_ns: Self::MODERN.restore_ns.map(slower),
             think: factor,
         }
     }
 
+    /// The same, with the time of zstd at the level that a cache uses: `auto` has LZ4 for new blocks, and zstd for those that stay.
+    #[must_use]
+    pub fn with(mut self, codec: CodecChoice) -> Self {
+        let choice = codec.second().unwrap_or(codec.first());
+        if choice.id() == CodecSpec::ZSTD.id() {
+            let known = ZSTD_LEVELS.iter().find(|(level, _)| choice.level() <= *level);
+            let (_, factor) = known.unwrap_or(&ZSTD_LEVELS[ZSTD_LEVELS.len() - 1]);
+            let compress_ns = &mut self.compress_ns[usize::from(choice.id().0)];
+            *compress_ns = (*compress_ns as f64 * factor) as u64;
+        }
+        self
+    }
+
     /// The codecs on this machine. Takes about a second.
     #[must_use]
-    pub fn measured() -> Self {
+    pub(crate) fn with_codecs_of_this_machine() -> Self {
         let contents = Contents::usual();
         let mut speeds = Self {
             name: "here",
@@ -287,6 +306,17 @@ mod tests {
         // Which is done later: 20 + 2 and 10 + 2.
         assert_eq!(processor.on_a_core(at(1), Priority::Write, ms(1)), at(13));
         assert_eq!(processor.busy(), ms(35));
+    }
+
+    #[test]
+    fn zstd_takes_the_time_of_its_level() {
+        let zstd = usize::from(CodecId::ZSTD.0);
+        let modern = Speeds::MODERN.compress_ns[zstd];
+        let of = |codec: &str| Speeds::MODERN.with(codec.parse().expect("a codec")).compress_ns[zstd];
+        assert_eq!(
+            ["lz4", "zstd", "zstd:-3", "zstd:5", "auto"].map(of),
+            [modern, modern, modern, modern * 3, modern * 3]
+        );
     }
 
     #[test]

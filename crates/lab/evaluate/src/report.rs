@@ -20,6 +20,8 @@ pub struct EvaluationReport {
     pub splitting: Vec<SplittingReport>,
     /// Throughput over time while regions are reclaimed.
     pub reclaiming: Vec<ReclaimingReport>,
+    /// Virtual time beside real time, where that was asked for.
+    pub agreement: Vec<AgreementReport>,
     /// Goals.
     pub goals: Vec<GoalReport>,
 }
@@ -184,6 +186,37 @@ pub struct ReclaimingReport {
     pub slowest: f64,
     /// The slowest without compression in the same place.
     pub slowest_uncompressed: f64,
+}
+
+/// A cell in virtual and in real time.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct AgreementReport {
+    /// Load.
+    pub load: String,
+    /// Requests of it that were replayed.
+    pub requests: u64,
+    /// Machine.
+    pub machine: String,
+    /// Codec.
+    pub codec: String,
+    /// Bytes of the cache for blocks.
+    pub cache_bytes: u64,
+    /// Time of the load in virtual time, with the measured times of this machine's cores.
+    pub virtual_seconds: f64,
+    /// The same in real time, over NBD.
+    pub real_seconds: f64,
+    /// Real beside virtual.
+    pub ratio: f64,
+    /// Blocks found in the cache, of those read, in virtual time.
+    pub virtual_hit_ratio: f64,
+    /// The same in real time.
+    pub real_hit_ratio: f64,
+    /// Mean latency of a read in virtual time.
+    pub virtual_read_us: f64,
+    /// The same in real time.
+    pub real_read_us: f64,
+    /// Regions reclaimed in real time.
+    pub regions_reclaimed: u64,
 }
 
 /// A goal.

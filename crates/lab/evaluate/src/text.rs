@@ -3,9 +3,13 @@
 use std::fmt::Write;
 
 use flaz_control::size::{HumanBytes, HumanCount, HumanMicros};
+use flaz_page::text::wrapped;
 
 use crate::paper;
 use crate::report::{CellReport, ComparedReport, EvaluationReport};
+
+/// Longest line of text.
+const COLUMNS: usize = 120;
 
 /// A table: its title, what the paper has, its heads and rows. Columns before `names` are names.
 pub(crate) struct Table {
@@ -25,7 +29,7 @@ pub fn page(report: &EvaluationReport, colour: bool) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(page, "{before}{}{after}", table.title);
         if !table.paper.is_empty() {
-            let _ = writeln!(page, "{}", table.paper);
+            let _ = writeln!(page, "{}", wrapped(&table.paper, COLUMNS));
         }
         table.write(&mut page);
         page.push('\n');
@@ -60,7 +64,7 @@ impl Table {
 
 /// All tables, the goals first.
 pub(crate) fn tables(report: &EvaluationReport) -> Vec<Table> {
-    vec![
+    let mut all = vec![
         goals(report),
         sizes(report),
         extents(report),
@@ -68,7 +72,40 @@ pub(crate) fn tables(report: &EvaluationReport) -> Vec<Table> {
         reclaiming(report),
         loads(report),
         processor(report),
-    ]
+    ];
+    if !report.agreement.is_empty() {
+        all.insert(1, agreement(report));
+    }
+    all
+}
+
+fn agreement(report: &EvaluationReport) -> Table {
+    let rows = report.agreement.iter().map(|it| {
+        vec![
+            it.load.clone(),
+            it.machine.clone(),
+            it.codec.clone(),
+            HumanBytes(it.cache_bytes).to_string(),
+            HumanCount(it.requests).to_string(),
+            format!("{:.2} s", it.virtual_seconds),
+            format!("{:.2} s", it.real_seconds),
+            percent((it.ratio - 1.0) * 100.0),
+            format!("{:.1} %", it.virtual_hit_ratio * 100.0),
+            format!("{:.1} %", it.real_hit_ratio * 100.0),
+            HumanMicros(it.virtual_read_us).to_string(),
+            HumanMicros(it.real_read_us).to_string(),
+        ]
+    });
+    Table {
+        title: "Virtual time beside real time, over NBD",
+        paper: String::new(),
+        heads: vec![
+            "Load", "Machine", "Codec", "Cache", "Requests", "Virtual", "Real", "More", "Hits", "Real",
+            "Read", "Real",
+        ],
+        names: 3,
+        rows: rows.collect(),
+    }
 }
 
 fn goals(report: &EvaluationReport) -> Table {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flaz_codec::{CodecChoice, CodecSpec};
+use flaz_evaluate::agreement::choose;
 use flaz_evaluate::cell::{EXTENT_BYTES, Measured, Setup, run};
 use flaz_evaluate::contents::Contents;
 use flaz_evaluate::evaluation::{Options, evaluate};
@@ -11,7 +12,7 @@ use flaz_evaluate::machine::Machine;
 use flaz_evaluate::processor::Speeds;
 use flaz_evaluate::workload::Workload;
 use flaz_evaluate::workload::generated::Generated;
-use flaz_evaluate::{html, text};
+use flaz_evaluate::{html, real_time, text};
 use flaz_page::well_formed::elements;
 use flaz_trace::recording::{Recorded, Stored};
 use flaz_trace::{Op, Request};
@@ -27,6 +28,7 @@ fn setup(cache_bytes: Option<u64>, codec: CodecChoice) -> Setup {
         splits: true,
         speeds: Speeds::MODERN,
         cores: 4,
+        warming: 1,
     }
 }
 
@@ -115,6 +117,60 @@ fn the_same_cell_gives_the_same_figures() {
     assert_eq!(measure(load, &setup), measure(load, &setup));
 }
 
+/// Times are not compared: they depend on what else the machine does.
+#[test]
+fn a_cell_in_real_time_has_the_hits_of_virtual_time() {
+    let write = |number: u64| Recorded {
+        request: Request {
+            op: Op::Write,
+            offset: number * 4096 + 512,
+            len: 8192,
+            ..read(0, 1, 0, 0).request
+        },
+        sizes: vec![[Stored::bytes(32 * 64); 2]; 3],
+        ..read(0, 4, 0, 0)
+    };
+    // 6 MiB in 4 MiB of cache, in sequence, so that the disk is fast.
+    let requests = (0..512).flat_map(|number| [read(number * 3, 8, 0, 64), write(number * 3)]);
+    let load = Workload::new("mixed", requests).expect("a load");
+    let setup = setup(Some(4 * MIB), lz4());
+    let simulated = measure(&load, &setup);
+    let served = real_time::run(&load, &setup, &Arc::new(Contents::default())).expect("a cell");
+    assert_eq!(served.reads, 512);
+    assert_eq!(
+        served.hit_blocks + served.miss_blocks,
+        simulated.hit_blocks + simulated.miss_blocks
+    );
+    let off = served.hit_ratio() - simulated.hit_ratio();
+    assert!(off.abs() < 0.15, "{served:?} beside {simulated:?}");
+    assert!(served.elapsed > Duration::from_millis(10) && served.read_latency > Duration::ZERO);
+}
+
+#[test]
+fn the_shortest_cell_that_reclaims_is_chosen() {
+    let load = Workload::new("one", [read(0, 1, 0, 64)]).expect("a load");
+    let measured = |hits, regions, ms| Measured {
+        hit_blocks: hits,
+        regions_reclaimed: regions,
+        elapsed: Duration::from_millis(ms),
+        ..Measured::default()
+    };
+    let cells = [
+        (setup(None, lz4()), measured(9, 9, 1)),
+        (setup(Some(4 * MIB), CodecChoice::NONE), measured(9, 9, 2)),
+        (setup(Some(5 * MIB), lz4()), measured(0, 9, 3)),
+        (setup(Some(6 * MIB), lz4()), measured(9, 0, 4)),
+        (setup(Some(7 * MIB), lz4()), measured(9, 1, 6)),
+        (setup(Some(8 * MIB), lz4()), measured(9, 1, 5)),
+    ];
+    let chosen = |count| choose(&load, cells[..count].iter().map(|(setup, it)| (setup, it)));
+    let bytes = |count| chosen(count).and_then(|it| it.setup().cache_bytes);
+    assert_eq!(
+        [2, 4, 5, 6].map(bytes),
+        [None, Some(6 * MIB), Some(7 * MIB), Some(8 * MIB)]
+    );
+}
+
 #[test]
 fn an_evaluation_has_all_figures() {
     let load = |it: Generated| it.workload(30).expect("a load");
@@ -133,6 +189,7 @@ fn an_evaluation_has_all_figures() {
         speeds: Speeds::xeon_2009(),
         cores: 8,
         threads: 2,
+        real_time: false,
     };
     let report = evaluate(&options, &|done, all| assert!(done <= all)).expect("caches");
     let rows = (report.disks.len(), report.sizes.len(), report.extents.len());
@@ -145,6 +202,7 @@ fn an_evaluation_has_all_figures() {
     for part in ["Goals", "missed by", "8D4S", "slide 24", "xeon-2ghz-2009"] {
         assert!(page.contains(part), "{part}:\n{page}");
     }
+    assert!(page.lines().all(|line| line.chars().count() <= 140), "{page}");
     let page = html::page(&report, "1.2.3");
     assert!(elements(&page).expect("well-formed") > 100);
     let again = evaluate(&options, &|_, _| ()).expect("caches");

@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use flaz_control::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros};
 
+use flaz_page::text::wrapped;
+
 use crate::report::{CurveReport, DeviceReport, LatencyReport, Ratio, ReplayReport, ResultReport};
 
 /// Lines of a curve, and columns of a whole bar.
 const CURVE_LINES_MAX: usize = 24;
 const BAR_COLUMNS: f64 = 40.0;
+/// Columns of a line of text.
+const COLUMNS: usize = 100;
 /// The 99th percentile is printed as an interval if its ends differ by this factor.
 const P99_UNCERTAIN: f64 = 1.1;
 
@@ -29,7 +33,11 @@ pub fn page(report: &ReplayReport, colour: bool) -> String {
         curve(&mut page, it);
     }
     let (before, after) = if colour { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
-    let _ = writeln!(page, "\n{before}{}{after}", wrapped(&report.recommendation));
+    let _ = writeln!(
+        page,
+        "\n{before}{}{after}",
+        wrapped(&report.recommendation, COLUMNS)
+    );
     page
 }
 
@@ -226,20 +234,4 @@ fn curve(page: &mut String, curve: &CurveReport) {
         let size = HumanBytes(point.capacity_bytes).to_string();
         let _ = writeln!(page, "{size:>10}  {:>14} {bar}", ratio(point.hit_ratio));
     }
-}
-
-/// Text in lines of at most 100 columns.
-fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let length = lines.last().map_or(0, String::len);
-        match lines.last_mut() {
-            Some(line) if length + 1 + word.len() <= 100 || length == 0 => {
-                let gap = if length == 0 { "" } else { " " };
-                *line += &format!("{gap}{word}");
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines.join("\n")
 }

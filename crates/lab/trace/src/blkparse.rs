@@ -59,8 +59,11 @@ impl Blkparse {
             };
         }
         let mut fields = line.split_ascii_whitespace();
-        let device = fields.next().unwrap_or_default();
-        let time = fields.nth(2).and_then(seconds);
+        let (device, _processor) = (fields.next().unwrap_or_default(), fields.next());
+        if number(fields.next()).is_none() {
+            return Err(Bad::new("a sequence number after device and processor", line));
+        }
+        let time = fields.next().and_then(seconds);
         if fields.nth(1) != Some(self.action) {
             return Ok(None);
         }

@@ -288,6 +288,11 @@ fn each_format_refuses_what_it_does_not_have() {
         ),
         (Format::Blkparse, "what\n", "t:1: expected an event"),
         (
+            Format::Blkparse,
+            "8,0 3 x 0.1 697 Q WS 1 + 8 [a]\n",
+            "t:1: expected a sequence number",
+        ),
+        (
             Format::Iolog,
             "fio version 1 iolog\n",
             "t:1: expected 'fio version 2 iolog'",

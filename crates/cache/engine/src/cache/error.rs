@@ -28,7 +28,7 @@ pub enum CacheError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// The device is too small for superblocks.
-    #[error("the cache device has {found} bytes, a cache needs at least {expected}")]
+    #[error("the cache device has {found} bytes, but a cache needs at least {expected}")]
     TooSmall {
         /// Bytes needed.
         expected: u64,
@@ -37,8 +37,8 @@ pub enum CacheError {
     },
     /// The device's sector size does not match the cache.
     #[error(
-        "the cache device has sectors of {found} bytes, the cache was created for {expected}: use a device with such \
-         sectors, or recreate the cache"
+        "the cache device has sectors of {found} bytes, but the cache was created for sectors of {expected} bytes: use a device with \
+         such sectors, or recreate the cache"
     )]
     Sectors {
         /// Sector size in the superblock.
@@ -48,8 +48,8 @@ pub enum CacheError {
     },
     /// The origin has shrunk.
     #[error(
-        "the origin has {found} bytes, the cache was created for one of {expected}: specify the correct origin, or create \
-         the cache again (a volume of a shared device: remove it and add it again)"
+        "the origin has {found} bytes, but the cache was created for an origin of {expected} bytes: specify the correct origin, or \
+         create the cache again (for a volume of a shared device: remove it and add it again)"
     )]
     OriginTooSmall {
         /// Bytes according to the superblock.
@@ -63,7 +63,7 @@ pub enum CacheError {
          fingerprint {found:#010x}, expected {expected:#010x}): cached data may be out of date{}. Never write to an \
          origin while it has a cache",
         if *dirty {
-            ", and dirty blocks no longer fit the origin; discard everything with --discard-cache --discard-dirty"
+            ", and dirty blocks no longer match the origin; discard everything with --discard-cache --discard-dirty"
         } else {
             "; start with --discard-cache to continue with an empty cache"
         }
@@ -113,8 +113,8 @@ pub enum CacheError {
     },
     /// Another cache of the same origin has dirty blocks.
     #[error(
-        "the origin lacks writes that another cache ({expected}) still holds: expected that cache, found {found}; serve that \
-         cache, or write them to the origin with `flaz detach`, or discard them with `flaz serve --discard-cache \
+        "the origin lacks writes that another cache ({expected}) still holds: expected that cache, found {found}; serve the other \
+         cache, or write its dirty blocks to the origin with `flaz detach`, or discard them with `flaz serve --discard-cache \
          --discard-dirty`"
     )]
     OtherCacheDirty {
@@ -167,22 +167,20 @@ pub enum ResizeError {
         found: u64,
     },
     /// Another change of the size is under way.
-    #[error(
-        "the cache is being made smaller already: wait for the end of that `flaz resize`, or interrupt it"
-    )]
+    #[error("the cache is already shrinking: wait for the end of the other `flaz resize`, or interrupt it")]
     UnderWay,
     /// No change of the size is under way.
-    #[error("the change of the size was called off: the cache has its old size")]
+    #[error("the resize was cancelled: the cache keeps its old size")]
     CalledOff,
     /// The cache device was fenced.
     #[error(
-        "the cache device failed and is not used until the next start: replace it, or restart the cache, and resize it then"
+        "the cache device failed and is not used until the next start: replace the device or restart the cache, then resize it"
     )]
     Fenced,
     /// Dirty data does not fit in the smaller cache.
     #[error(
-        "{bytes} bytes of dirty data do not fit in the smaller cache, and the origin does not take them: see `flaz status` for \
-         the cause, write them to the origin with `flaz flush`, then try again"
+        "{bytes} bytes of dirty data do not fit in the smaller cache, and the origin does not accept them: see `flaz status` for \
+         the cause, write the dirty data to the origin with `flaz flush`, then try again"
     )]
     Dirty {
         /// How many too many.
@@ -227,15 +225,15 @@ pub enum Unreadable {
 pub enum Untrusted {
     /// The cache was fenced while it was served.
     #[error(
-        "the cache device failed while it was served and has missed writes to the origin since: its clean blocks are out \
+        "the cache device failed while the cache was served, and has missed writes to the origin since: its clean blocks are out \
          of date"
     )]
     Fenced,
     /// The device is older than its host record.
     #[error(
-        "the cache device holds an older state than it had on this host (generation {found}, expected {expected} or later): \
-         it was restored from a copy, or has lost writes that it had reported as stable. If the newer device still exists, use that \
-         one"
+        "the cache device holds an older state of the cache than this host last saw (generation {found}, expected {expected} or \
+         later): the device was restored from a copy, or has lost writes that it had reported as stable. If the newer device still \
+         exists, use that one"
     )]
     RolledBack {
         /// Generation in the host record.
@@ -245,7 +243,7 @@ pub enum Untrusted {
     },
     /// Its origin was served through another cache since.
     #[error(
-        "its origin was served through another cache ({0}) after this one: its blocks may be out of date"
+        "the origin was served through another cache ({0}) after this one: the blocks of this cache may be out of date"
     )]
     OtherCache(OtherCache),
 }

@@ -26,8 +26,8 @@ pub struct GrownOrigin {
 pub enum GrowthError {
     /// It has shrunk.
     #[error(
-        "the origin has {found} bytes, expected at least the {expected} that the cache serves: what lies beyond its end would be \
-         lost, so the cache cannot follow; restore its size, or shrink the file system, run `flaz detach`, and create the cache \
+        "the origin has {found} bytes, expected at least the {expected} that the cache serves: the data beyond its end would be \
+         lost; restore the size of the origin, or shrink the file system, run `flaz detach`, and create the cache \
          again"
     )]
     Smaller {
@@ -38,7 +38,7 @@ pub enum GrowthError {
     },
     /// The layout of the cache has no room for it.
     #[error(
-        "the origin has {found} bytes, expected at most {expected}, for which this cache has room: write all dirty blocks to the \
+        "the origin has {found} bytes, expected at most {expected}, the maximum for this cache: write all dirty blocks to the \
          origin with `flaz flush`, stop the cache, and create it again with `flaz create --force`"
     )]
     Larger {

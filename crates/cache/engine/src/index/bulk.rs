@@ -21,8 +21,35 @@ pub enum Change {
 }
 
 /// Drop and clean, in place of an entry: neither can be one.
-const DROP: u64 = 0;
-const CLEAN: u64 = VALUE_MASK + 1;
+pub(super) const DROP: u64 = 0;
+pub(super) const CLEAN: u64 = VALUE_MASK + 1;
+
+impl Change {
+    /// One for tests, of record number `step`; `next` returns numbers below its argument.
+    #[cfg(test)]
+    pub(super) fn any(next: &mut impl FnMut(u64) -> u64, step: u64) -> Self {
+        use crate::units::Location;
+        let entry = match next(8) {
+            0 => Entry::same_filled(Location(64 * step), step as u8),
+            1 => Entry::group(Location(8 * step + 8), 9000),
+            _ => Entry::fragment(Location(step + 1), 200 + next(3800) as usize),
+        };
+        match next(10) {
+            0 => Self::Drop,
+            1 | 2 => Self::Clean,
+            _ => Self::Set(entry.with_dirty(next(3) == 0)),
+        }
+    }
+
+    /// An entry's bits, [`DROP`] or [`CLEAN`].
+    pub(super) fn pack(self) -> u64 {
+        match self {
+            Self::Set(entry) => entry.0 & VALUE_MASK,
+            Self::Drop => DROP,
+            Self::Clean => CLEAN,
+        }
+    }
+}
 
 /// Buckets for each change up to which all of a segment is fetched ahead: from there on the changes alone cost less.
 const TOUCH_BUCKETS: usize = 4;
@@ -57,13 +84,8 @@ impl Bulk {
     /// Adds one, later than those that are there.
     pub fn push(&mut self, block: LocalBlock, change: Change) {
         let number = self.scramble.forward(block.0);
-        let what = match change {
-            Change::Set(entry) => entry.0 & VALUE_MASK,
-            Change::Drop => DROP,
-            Change::Clean => CLEAN,
-        };
         self.places[(number >> self.key_bits) as usize] += 1;
-        self.changes.push((number, what));
+        self.changes.push((number, change.pack()));
     }
 
     /// How many there are.
@@ -146,7 +168,6 @@ fn change(segment: &mut Segment, fragments: &mut Fragments, key: u64, what: u64)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Location;
 
     #[test]
     fn changes_in_bulk_come_to_the_same_as_one_by_one() {
@@ -165,17 +186,7 @@ mod tests {
             let mut bulk = Bulk::new(&in_bulk, room);
             for step in 0..150_000u64 {
                 let block = LocalBlock(next(40_000) * 26);
-                let dirty = next(3) == 0;
-                let entry = match next(8) {
-                    0 => Entry::same_filled(Location(64 * step), step as u8),
-                    1 => Entry::group(Location(8 * step + 8), 9000),
-                    _ => Entry::fragment(Location(step + 1), 200 + next(3800) as usize),
-                };
-                let change = match next(10) {
-                    0 => Change::Drop,
-                    1 | 2 => Change::Clean,
-                    _ => Change::Set(entry.with_dirty(dirty)),
-                };
+                let change = Change::any(&mut next, step);
                 match change {
                     Change::Set(entry) => drop(one_by_one.insert(block, entry)),
                     Change::Drop => drop(one_by_one.remove(block)),

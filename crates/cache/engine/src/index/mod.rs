@@ -10,6 +10,7 @@ mod directory;
 mod entry;
 mod leaf;
 mod paged;
+mod pass;
 mod segment;
 mod slots;
 
@@ -17,6 +18,7 @@ pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
 pub use leaf::PAGE_BYTES;
 pub use paged::{FRAMES_MIN, PagePlan, PageRead, PageWrite, PagedIndex};
+pub use pass::{CHANGES_MIN, Pass};
 
 use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
 use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_BLOCKS_MAX};
@@ -187,12 +189,6 @@ impl Index {
         debug_assert!(segment < self.segments.len());
         let low = self.scramble.bits - self.segment_bits;
         LocalBlock(self.scramble.backward((segment as u64) << low | key))
-    }
-
-    /// An empty index of the same blocks, which takes no memory worth mention.
-    #[must_use]
-    pub fn emptied(&self) -> Self {
-        Self::new(LocalBlock(1 << self.scramble.bits), 0)
     }
 
     /// The entry of a block.

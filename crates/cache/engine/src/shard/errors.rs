@@ -59,8 +59,7 @@ pub enum ImageError {
     },
     /// The cache device failed earlier; nothing may be left that looks valid.
     #[error(
-        "shard {shard}: the cache device failed while it was served; of what it holds, the next start uses only what has \
-         not reached the origin"
+        "shard {shard}: the cache device failed while the cache was served; the next start uses dirty blocks only"
     )]
     Failed {
         /// The shard.

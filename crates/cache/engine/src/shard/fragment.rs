@@ -117,10 +117,10 @@ pub enum FragmentError {
     #[error("fragment has an impossible length of {0} bytes")]
     Length(u16),
     /// It has none of the blocks that an aligned four can have, or not this one.
-    #[error("fragment has the members {0:#x}, and not this block")]
+    #[error("fragment has the members {0:#x}, without this block")]
     Members(u8),
     /// Its codec cannot decode it.
-    #[error("fragment does not decode: {0}")]
+    #[error("fragment cannot be decoded: {0}")]
     Codec(String),
     /// It is damaged, or belongs to another block, location, generation or cache.
     #[error("fragment checksum mismatch (stored {stored:#010x}, computed {computed:#010x})")]

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use super::{Platform, Shard};
 use crate::format::group::GROUP_BLOCKS_MAX;
-use crate::index::Entry;
+use crate::index::{CHANGES_MIN, Entry, Pass};
 use crate::units::{BlockNumber, LocalBlock};
 
-/// The ghost of the policy may take one part in so many of the memory for the index.
+/// The ghost of the policy may take one part in so many of the memory for the index. While the log is read after a crash, there is no
+/// ghost, and index pages have that part: the changes of a pass take the rest.
 const GHOST_SHARE: u64 = 4;
 
 impl<P: Platform> Shard<P> {
@@ -64,6 +65,20 @@ impl<P: Platform> Shard<P> {
     /// Waits until no index page is being written: a write must not land in the index of a successor.
     pub async fn pages_written(&self) {
         self.map.pages_written().await;
+    }
+
+    /// Changes of a pass over the log, in the memory for the index: see [`Pass`].
+    pub(super) fn pass_entries(&self) -> usize {
+        let memory = self.index_memory.unwrap_or(0);
+        let entries = (memory - memory / GHOST_SHARE) / Pass::CHANGE_BYTES as u64;
+        entries.clamp(CHANGES_MIN as u64, u32::MAX.into()) as usize
+    }
+
+    /// Leaves as much memory to index pages as the passes of a recovery do.
+    pub(super) fn fit_pages_to_passes(&self) {
+        if let Some(memory) = self.index_memory {
+            self.map.set_memory(memory / GHOST_SHARE);
+        }
     }
 
     /// Divides the memory for the index between its pages and all else that grows with the cache.

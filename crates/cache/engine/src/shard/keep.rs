@@ -305,6 +305,8 @@ impl<P: Platform> Shard<P> {
                 (self.codecs).decode(|decoders| fragment::unpack_members(decoders, bytes, &identities));
             let mut whole = restored.iter().map(Result::is_ok);
             blocks.retain(|_| whole.next() == Some(true));
+            let damaged = restored.len() - blocks.len();
+            count(&self.stats.counters.checksum_failures, damaged as u64);
         }
         let what = |live| Append::MovedGroup {
             header,
@@ -315,8 +317,8 @@ impl<P: Platform> Shard<P> {
         self.store_together(&blocks, what, group.members, verified).await;
     }
 
-    /// Appends one record for those of `blocks` that have not changed. Blocks that were not `verified` are dropped if dirty blocks
-    /// may follow them meanwhile: damage would hide those after a crash.
+    /// Appends one record for those of `blocks` that have not changed; there may be none, if all are damaged. Blocks that were not
+    /// `verified` are dropped if dirty blocks may follow them meanwhile: damage would hide those after a crash.
     async fn store_together<'a>(
         self: &Rc<Self>,
         blocks: &[Survivor],
@@ -324,8 +326,9 @@ impl<P: Platform> Shard<P> {
         members: Members,
         verified: bool,
     ) -> bool {
+        let Some(first) = blocks.first() else { return false };
         loop {
-            self.load_four(blocks[0].block).await;
+            self.load_four(first.block).await;
             if self.is_refused(false) || !verified && self.must_be_whole() {
                 return false;
             }
@@ -351,5 +354,24 @@ impl<P: Platform> Shard<P> {
                 return false;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::GeometryOptions;
+    use crate::shard::simulated::Disks;
+
+    /// In write-back, a group that is damaged as a whole has no block left when it is moved.
+    #[test]
+    fn nothing_is_stored_for_a_group_without_whole_members() {
+        let disks = Disks::new(4 << 20, GeometryOptions::default());
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            let members = Members::from_bits(0xf).expect("four");
+            let what = |_| unreachable!("there is nothing to append");
+            assert!(!shard.store_together(&[], what, members, true).await);
+        });
     }
 }

@@ -55,9 +55,6 @@ type Unstable = BTreeMap<LocalBlock, (Ring, Lsn)>;
 #[derive(Debug)]
 pub(super) struct BlockMap {
     index: Store,
-    layout: Layout,
-    /// Entries of each region that recovery has added, until they count.
-    added: RefCell<Vec<u32>>,
     /// Stale blocks and the rings of their copies. A queued job writes each tombstone, which bounds their number.
     stale: RefCell<BTreeMap<LocalBlock, Ring>>,
     /// Tombstones. At most [`TOMBSTONES_MAX`].
@@ -79,8 +76,6 @@ impl BlockMap {
     pub(super) fn new(layout: &Layout, plan: Option<PagePlan>) -> Self {
         Self {
             index: Store::new(layout, plan),
-            layout: *layout,
-            added: RefCell::default(),
             stale: RefCell::default(),
             tombstones: RefCell::default(),
             cleaned: RefCell::default(),
@@ -483,29 +478,25 @@ impl BlockMap {
         self.index.table().borrow_mut().reserve(changes);
     }
 
-    /// Adds entries of blocks that ascend, all behind those that were added before. They do not count in the regions until
-    /// [`BlockMap::rebuilt`]. If pages cannot be written, entries are missing: see [`BlockMap::failure`].
+    /// Adds entries of blocks that ascend, all behind those that were added before. The caller counts them in their regions.
+    ///
+    /// # Errors
+    /// As [`BlockMap::load`]: entries are missing then.
     pub(super) async fn append_sorted<P: Platform>(
         &self,
         io: &Rc<CacheIo<P>>,
-        entries: Vec<(LocalBlock, Entry)>,
-    ) {
+        entries: &[(LocalBlock, Entry)],
+    ) -> Result<(), String> {
         debug_assert!(entries.is_sorted_by(|(a, _), (b, _)| a < b), "blocks ascend");
         for some in entries.chunks(APPEND_ENTRIES) {
-            // All go to the last page, and those that follow it.
+            // All go to the last page, and to those that follow it.
             let first = some[0].0;
-            if self.load(io, first..LocalBlock(first.0 + 1)).await.is_err() {
-                return;
-            }
-            let mut added = self.added.borrow_mut();
+            self.load(io, first..LocalBlock(first.0 + 1)).await?;
             for (block, entry) in some {
                 self.index.insert(*block, *entry);
-                let region = self.layout.region_of(entry.location()) as usize;
-                let regions = added.len().max(region + 1);
-                added.resize(regions, 0);
-                added[region] += 1;
             }
         }
+        Ok(())
     }
 
     pub(super) fn apply(&self, bulk: &mut Bulk) {
@@ -513,15 +504,7 @@ impl BlockMap {
     }
 
     /// Releases unused memory, and counts the entries of each region.
-    pub(super) async fn rebuilt<P: Platform>(&self, io: &Rc<CacheIo<P>>, log: &SegmentLog, regions: u32) {
-        if self.is_paged() {
-            let entries = self.index.take_table();
-            self.append_sorted(io, entries).await;
-            let mut live = self.added.take();
-            live.resize(regions as usize, 0);
-            log.inherit_live(&live);
-            return;
-        }
+    pub(super) fn rebuilt(&self, log: &SegmentLog, regions: u32) {
         let mut index = self.index.table().borrow_mut();
         index.fit();
         let mut live = vec![0; regions as usize];

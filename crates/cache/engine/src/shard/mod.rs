@@ -26,6 +26,8 @@
 //! | `start` | starting tasks, changing settings |
 //! | `image` | stop, and the index image of a clean stop |
 //! | `recover` | the start after a crash |
+//! | `recover_intents` | dropping blocks of stripes with writes in flight |
+//! | `recover_records` | from the records of all regions to index entries |
 //! | `resize` | more regions, and fewer |
 //! | `give_back` | giving space back to other caches on the device |
 //! | `read` | hits, partial hits, misses |
@@ -96,7 +98,9 @@ mod read;
 mod reclaim;
 mod reclaimer;
 mod recover;
+mod recover_intents;
 mod recover_order;
+mod recover_records;
 mod region_reader;
 mod repack;
 mod resize;

@@ -142,62 +142,64 @@ impl OriginReads {
         runs
     }
 
-    /// Reads blocks from `first` on with `read`, which starts when a slot is free, for all requests that join. `versions`
-    /// are the current versions of the blocks, `None` for a cached block. Also returns the read, for its versions.
-    ///
-    /// # Errors
-    /// The error of `read`.
-    pub(super) async fn fetch(
-        &self,
-        first: LocalBlock,
-        versions: Vec<Option<Version>>,
-        stats: &Stats,
-        read: impl Future<Output = (IoBuf, Result<(), DeviceError>)>,
-    ) -> Result<(Rc<OriginRead>, Arc<IoBuf>), DeviceError> {
+    /// Lists a read of blocks from `first` on, which other requests can join from now on. `versions` are the current versions of the
+    /// blocks, `None` for a cached block.
+    pub(super) fn list(&self, first: LocalBlock, versions: Vec<Option<Version>>) -> Listed<'_> {
         assert!(!versions.is_empty(), "a read has blocks");
-        let entry = Rc::new(OriginRead {
+        let read = Rc::new(OriginRead {
             first,
             versions,
             result: RefCell::new(None),
             ended: Notify::new(),
         });
-        self.under_way.borrow_mut().push(Rc::clone(&entry));
-        let listed = Listed {
-            reads: self,
-            read: &entry,
-        };
+        self.under_way.borrow_mut().push(Rc::clone(&read));
+        Listed { reads: self, read }
+    }
+}
+
+/// A read on the list, which it leaves when this is dropped.
+#[derive(Debug)]
+pub(super) struct Listed<'a> {
+    reads: &'a OriginReads,
+    read: Rc<OriginRead>,
+}
+
+impl Listed<'_> {
+    /// Reads with `read`, which starts when a slot is free, for all requests that join. Also returns the read, for its versions.
+    ///
+    /// # Errors
+    /// The error of `read`.
+    pub(super) async fn fetch(
+        self,
+        stats: &Stats,
+        read: impl Future<Output = (IoBuf, Result<(), DeviceError>)>,
+    ) -> Result<(Rc<OriginRead>, Arc<IoBuf>), DeviceError> {
+        let reads = self.reads;
         // The read is on the list while it waits for its slot, so that others can join it. A write in the meantime makes
         // the versions old: then nothing is admitted.
-        let slot = match self.slots.try_acquire(1) {
+        let slot = match reads.slots.try_acquire(1) {
             Some(slot) => slot,
             None => {
                 count(&stats.counters.origin_reads_full, 1);
-                self.slots.acquire(1).await
+                reads.slots.acquire(1).await
             }
         };
-        raise(&stats.peaks.origin_reads, self.at_origin());
+        raise(&stats.peaks.origin_reads, reads.at_origin());
         let (buf, result) = read.await;
         drop(slot);
         let data = Arc::new(buf);
         let shared = result.is_ok().then(|| Arc::clone(&data)).ok_or(ReadFailed);
-        let before = entry.result.replace(Some(shared));
+        let before = self.read.result.replace(Some(shared));
         assert!(before.is_none(), "a read ends once");
-        drop(listed);
-        result.map(|()| (entry, data))
+        result.map(|()| (Rc::clone(&self.read), data))
     }
-}
-
-/// Removes a read from the list when it ends.
-struct Listed<'a> {
-    reads: &'a OriginReads,
-    read: &'a Rc<OriginRead>,
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         let mut under_way = self.reads.under_way.borrow_mut();
         let before = under_way.len();
-        under_way.retain(|other| !Rc::ptr_eq(other, self.read));
+        under_way.retain(|other| !Rc::ptr_eq(other, &self.read));
         assert_eq!(under_way.len() + 1, before, "a read is listed once");
         self.read.result.borrow_mut().get_or_insert(Err(ReadFailed));
         self.read.ended.notify_all();
@@ -231,9 +233,9 @@ mod tests {
 
     #[test]
     fn missed_blocks_join_the_read_that_covers_them() {
-        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0), Stats::default());
-        let mut fetch = Box::pin(reads.fetch(LocalBlock(4), versions(&order, 4..8), &stats, pending()));
-        assert!((&mut fetch).now_or_never().is_none());
+        let (reads, order) = (OriginReads::new(), WriteOrder::new(0));
+        // Before it waits for anything: the blocks of a request are looked up once.
+        let _listed = reads.list(LocalBlock(4), versions(&order, 4..8));
         let runs = reads.split(LocalBlock(2), &[0, 1, 2, 3, 5, 8], &order);
         assert_eq!(
             shape(&runs),
@@ -246,7 +248,7 @@ mod tests {
         let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0), Stats::default());
         let mut all = versions(&order, 0..3);
         all[2] = None;
-        let mut fetch = Box::pin(reads.fetch(LocalBlock(0), all, &stats, pending()));
+        let mut fetch = Box::pin(reads.list(LocalBlock(0), all).fetch(&stats, pending()));
         assert!((&mut fetch).now_or_never().is_none());
         let lock = order.lock(LocalBlock(1)..LocalBlock(2)).now_or_never();
         lock.expect("free").bump();
@@ -269,7 +271,11 @@ mod tests {
                 opened.notified().await;
                 (IoBuf::zeroed(BLOCK), if well { Ok(()) } else { Err(failed()) })
             };
-            let mut fetch = Box::pin(reads.fetch(LocalBlock(0), versions(&order, 0..1), &stats, read));
+            let mut fetch = Box::pin(
+                reads
+                    .list(LocalBlock(0), versions(&order, 0..1))
+                    .fetch(&stats, read),
+            );
             assert!((&mut fetch).now_or_never().is_none());
             let joined = join();
             assert!(joined.joined().now_or_never().is_none());
@@ -281,7 +287,11 @@ mod tests {
             );
             assert!(reads.under_way.borrow().is_empty());
         }
-        let mut dropped = Box::pin(reads.fetch(LocalBlock(0), versions(&order, 0..1), &stats, pending()));
+        let mut dropped = Box::pin(
+            reads
+                .list(LocalBlock(0), versions(&order, 0..1))
+                .fetch(&stats, pending()),
+        );
         assert!((&mut dropped).now_or_never().is_none());
         let joined = join();
         drop(dropped);
@@ -294,7 +304,7 @@ mod tests {
         let mut all: Vec<_> = (0..=ORIGIN_READS_MAX as u64)
             .map(|block| {
                 let versions = versions(&order, block..block + 1);
-                Box::pin(reads.fetch(LocalBlock(block), versions, &stats, pending()))
+                Box::pin(reads.list(LocalBlock(block), versions).fetch(&stats, pending()))
             })
             .collect();
         for fetch in &mut all {

@@ -243,14 +243,13 @@ impl<P: Platform> Shard<P> {
                 Ok(read) => read,
                 Err(error) if group.hits.len() == 1 || is_timeout(&error) => {
                     let none = group.hits.iter().map(|_| Err(None)).collect();
-                    return (group, none);
+                    return (group, none, Some(pins));
                 }
                 Err(_) => {
                     let plain = self.read_apart(&group.hits).await;
-                    return (group, plain);
+                    return (group, plain, Some(pins));
                 }
             };
-            drop(pins);
             let started = self.env.now();
             let plain = if split {
                 self.decode_elsewhere(buf, at, &group).await
@@ -261,9 +260,11 @@ impl<P: Platform> Shard<P> {
             let took = self.env.now().since(started).as_nanos() as u64;
             count(&self.stats.counters.unpacked_blocks, group.hits.len() as u64);
             count(&self.stats.counters.unpack_ns, took);
-            (group, plain)
+            // A bad block is dropped before its region is used again: the block may then be at the same place, and be good.
+            let pins = plain.iter().any(Result::is_err).then_some(pins);
+            (group, plain, pins)
         });
-        for (group, plain) in join_all(reads).await {
+        for (group, plain, _pins) in join_all(reads).await {
             for (hit, result) in group.hits.iter().zip(plain) {
                 match result {
                     Ok(block) => {
@@ -331,7 +332,7 @@ impl<P: Platform> Shard<P> {
         missed: &[usize],
         bypass: bool,
     ) -> Result<Vec<(usize, Shared, usize)>, IoError> {
-        // From here to the beginning of each read nothing may await: a block could be read twice.
+        // From here until all reads are listed nothing awaits: a block could be read twice.
         self.load_run(missed_of(first, missed)).await;
         let mut runs = self.origin_reads.split(first, missed, &self.order);
         // There is usually one run: no boxed future for it.
@@ -353,69 +354,69 @@ impl<P: Platform> Shard<P> {
         Ok(all)
     }
 
-    async fn read_run(
+    /// Begins to read a run, see [`Shard::fetch`], or to wait for the read that has its data.
+    fn read_run(
         self: &Rc<Self>,
         index: usize,
         first: LocalBlock,
         run: Run,
         bypass: bool,
-    ) -> Result<Option<(usize, Shared, usize)>, IoError> {
-        match run {
-            Run::Own { blocks } => {
-                let data = self
-                    .fetch(LocalBlock(first.0 + index as u64), blocks, bypass)
-                    .await?;
-                Ok(Some((index, data, 0)))
+    ) -> impl Future<Output = Result<Option<(usize, Shared, usize)>, IoError>> {
+        let first = LocalBlock(first.0 + index as u64);
+        let own = match run {
+            Run::Own { blocks } => Some(self.fetch(first, blocks, bypass)),
+            Run::Join { .. } => None,
+        };
+        async move {
+            if let Some(own) = own {
+                return Ok(Some((index, own.await?, 0)));
             }
-            Run::Join { read, from, blocks } => {
-                count(&self.stats.counters.joined_reads, 1);
-                let Ok(data) = read.joined().await else {
-                    // Another block of that read may have caused the failure.
-                    let first = LocalBlock(first.0 + index as u64);
-                    self.load_run(run_of(first, blocks)).await;
-                    let data = self.fetch(first, blocks, bypass).await?;
-                    return Ok(Some((index, data, 0)));
-                };
-                let slice = &data[from * BLOCK_BYTES..(from + blocks) * BLOCK_BYTES];
-                Ok(Some((index, Arc::new(IoBuf::copy_of(slice)), 0)))
-            }
+            let Run::Join { read, from, blocks } = run else {
+                unreachable!("the other runs are read by this request")
+            };
+            count(&self.stats.counters.joined_reads, 1);
+            let Ok(data) = read.joined().await else {
+                // Another block of that read may have caused the failure.
+                self.load_run(run_of(first, blocks)).await;
+                let data = self.fetch(first, blocks, bypass).await?;
+                return Ok(Some((index, data, 0)));
+            };
+            let slice = &data[from * BLOCK_BYTES..(from + blocks) * BLOCK_BYTES];
+            Ok(Some((index, Arc::new(IoBuf::copy_of(slice)), 0)))
         }
     }
 
-    /// Reads whole blocks, whose index pages have been loaded, from the origin for all waiting readers, then offers them for admission.
-    async fn fetch(
+    /// Begins to read whole blocks, whose index pages have been loaded, from the origin for all waiting readers: the blocks are looked
+    /// up, and the read is listed, before this returns. The future reads them, and offers them for admission.
+    fn fetch(
         self: &Rc<Self>,
         first: LocalBlock,
         blocks: usize,
         bypass: bool,
-    ) -> Result<Shared, IoError> {
-        let versions: Vec<Option<Version>> = {
-            (0..blocks as u64)
-                .map(|i| LocalBlock(first.0 + i))
-                .map(|block| {
-                    self.map
-                        .lookup(block)
-                        .is_none()
-                        .then(|| self.order.version(block))
-                })
-                .collect()
-        };
-        let offset = self.global(first).offset();
-        let at_origin = async {
-            let _reading = self.origin.shared().read();
-            self.origin.read(offset, IoBuf::new(blocks * BLOCK_BYTES)).await
-        };
-        let fetched = self
-            .origin_reads
-            .fetch(first, versions, &self.stats, at_origin)
-            .await;
-        let (read, data) = fetched.map_err(IoError::Origin)?;
-        if bypass {
-            count(&self.stats.counters.refused_sequential, blocks as u64);
-        } else {
-            self.offer_read(first, read.versions(), &data);
+    ) -> impl Future<Output = Result<Shared, IoError>> {
+        let missed = |block| self.map.lookup(block).is_none();
+        let versions: Vec<Option<Version>> = (0..blocks as u64)
+            .map(|i| LocalBlock(first.0 + i))
+            .map(|block| missed(block).then(|| self.order.version(block)))
+            .collect();
+        let listed = self.origin_reads.list(first, versions);
+        async move {
+            let offset = self.global(first).offset();
+            let at_origin = async {
+                let _reading = self.origin.shared().read();
+                self.origin.read(offset, IoBuf::new(blocks * BLOCK_BYTES)).await
+            };
+            let (read, data) = listed
+                .fetch(&self.stats, at_origin)
+                .await
+                .map_err(IoError::Origin)?;
+            if bypass {
+                count(&self.stats.counters.refused_sequential, blocks as u64);
+            } else {
+                self.offer_read(first, read.versions(), &data);
+            }
+            Ok(data)
         }
-        Ok(data)
     }
 }
 
@@ -457,4 +458,63 @@ fn gather(mut hits: Vec<Hit>, region_bytes: u64) -> Vec<Gather> {
         hits: hits.to_vec(),
     };
     groups.map(gather).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use flaz_device::Env;
+    use flaz_sim::{DiskConfig, Rng};
+    use futures_util::FutureExt;
+
+    use crate::format::geometry::GeometryOptions;
+    use crate::policy::Ring;
+    use crate::shard::simulated::{Disks, append, raw};
+    use crate::units::BLOCK_BYTES;
+
+    /// Two blocks in different regions are read, one of which is damaged. Returns whether its region was pinned until the other one was
+    /// read, if that took longer.
+    fn is_damage_pinned(seed: u64) -> Option<bool> {
+        let us = Duration::from_micros;
+        let config = DiskConfig {
+            read_latency: us(100)..=us(2_000),
+            ..DiskConfig::fast(8 << 20)
+        };
+        let disks = Disks::on(seed, config, GeometryOptions::default());
+        let mut data = vec![0; BLOCK_BYTES];
+        Rng::new(seed).fill(&mut data);
+        let region = disks.sim.block_on(async {
+            let first = disks.shard(1);
+            append(&first, Ring::Main, 0, raw(&data));
+            append(&first, Ring::Probation, 1, raw(&data));
+            assert!(first.make_log_stable().await);
+            first.log.open_numbers()[Ring::Main.index()].expect("one is open")
+        });
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            let fragment = disks.region(region) + disks.geometry.header_bytes() as u64;
+            disks.cache.flip_bit(fragment + 100, 0);
+            let decoded = || second.stats.counters.unpacked_blocks.get();
+            let mut read = pin!(second.read(0, 2 * BLOCK_BYTES, false));
+            let mut pinned = None;
+            while (&mut read).now_or_never().is_none() && decoded() < 2 {
+                if decoded() == 1 {
+                    pinned = Some(second.log.is_pinned(region));
+                }
+                disks.env.sleep(us(10)).await;
+            }
+            pinned
+        })
+    }
+
+    /// Otherwise the region could be freed and filled again, and then a good block of the same place be dropped.
+    #[test]
+    fn the_region_of_a_damaged_block_is_pinned_until_the_block_is_dropped() {
+        let outcomes: Vec<bool> = (0..20).filter_map(is_damage_pinned).collect();
+        assert!(outcomes.len() > 10, "one of two reads takes longer");
+        assert!(!outcomes.contains(&false), "{outcomes:?}");
+    }
 }

@@ -13,7 +13,7 @@ use super::keep::Survivor;
 use super::log::{Append, Appended, Class, Copies, Victim};
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::tasks::Phase;
-use super::writeback_runs::Dirty;
+use super::writeback_runs::{Dirty, WrittenBack};
 use super::{Platform, Shard, fragment};
 use crate::format::extent::Record;
 use crate::index::Entry;
@@ -138,7 +138,11 @@ impl<P: Platform> Shard<P> {
                 "reclaim writes back dirty blocks that it cannot move"
             );
             homeless.sort_unstable_by_key(|dirty| dirty.block);
-            let (written, outcome) = self.write_dirty(&homeless).await;
+            let WrittenBack {
+                blocks: written,
+                outcome,
+                ..
+            } = self.write_dirty(&homeless).await;
             let all = outcome.is_ok() && written.len() == homeless.len();
             if all {
                 // All or none: their records are on the device until the region is free, and the entries of a region whose

@@ -6,34 +6,28 @@
 //! get tombstones. Open regions are closed.
 //!
 //! Until the manifest says that they are closed, recovery writes nothing that changes the result of another recovery of
-//! the same device, so a crash during recovery is the same as a crash before it. The exception is a damaged page of intents:
-//! its bits are written as set, and another recovery drops at least the same blocks.
+//! the same device, so a crash during recovery is the same as a crash before it. The exception are intents that count as set, because
+//! their page is damaged, or because a block looks dirty in a cache without dirty blocks: they are written, and another recovery drops
+//! at least the same blocks.
+//!
+//! An index that is larger than the memory for it is found by passes: see [`super::recover_records`].
 
 use std::rc::Rc;
 
-use flaz_device::{DeviceError, Env, IoBuf};
-use futures_util::stream::{StreamExt, iter};
+use flaz_device::{DeviceError, IoBuf};
 
 use super::errors::RecoverError;
-use super::log::{Append, Class, Copies, Region, RegionState, Regions, WRITES_IN_FLIGHT_MAX};
+use super::log::{Copies, Region, RegionState, Regions};
 use super::manifest_reader::{Manifest, ManifestError, ManifestPlace, read_manifest};
-use super::queue::Job;
-use super::recover_order::{Merge, Next};
-use super::region_reader::{Found, Guess, RegionContents, located, read_region};
+use super::recover_records::InUse;
+use super::region_reader::RegionContents;
 use super::{Platform, Shard};
-use crate::format::extent::{Record, RecordKind};
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, summary_bytes};
-use crate::index::{Bulk, Change, Entry};
+use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
-use crate::units::{LocalBlock, Location, STRIPE_BLOCKS, Sequence};
-
-/// Records inserted at a time, sorted by segment of the index, so that each segment stays in the processor's cache for
-/// thousands of records.
-const BATCH_RECORDS: usize = 256 << 10;
-/// Regions read concurrently.
-const SCANS_MAX: usize = 8;
+use crate::units::Sequence;
 
 /// The result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,30 +61,6 @@ impl Recovered {
     }
 }
 
-/// A region in use, whose records have been taken over.
-struct InUse {
-    number: u32,
-    entry: ManifestEntry,
-    used: u32,
-    last_sequence: Sequence,
-    /// The contents of an open region: it must be closed or freed in the manifest.
-    open: Option<Rc<RegionContents>>,
-}
-
-impl InUse {
-    fn new(number: u32, entry: ManifestEntry, contents: &Rc<RegionContents>) -> Self {
-        let last = contents.last_sequence().unwrap_or_default();
-        let is_open = entry.state == RegionUse::Open;
-        Self {
-            number,
-            entry,
-            used: contents.used,
-            last_sequence: last.max(entry.generation),
-            open: is_open.then(|| Rc::clone(contents)),
-        }
-    }
-}
-
 impl<P: Platform> Shard<P> {
     /// Rebuilds the index of a shard that has not been started. `tell` is called for every region.
     ///
@@ -106,13 +76,22 @@ impl<P: Platform> Shard<P> {
         };
         let manifest = self.load_manifest().await?;
         outcome.bytes_read += manifest.bytes_read;
-        let found = self.take_over_records(&manifest, &mut outcome, tell).await?;
+        let regions = self.id.opened.regions_per_shard;
+        let mut live = vec![0; regions as usize];
+        self.fit_pages_to_passes();
+        let found = self
+            .take_over_records(&manifest, &mut live, &mut outcome, tell)
+            .await?;
         self.check_sequences(&found)?;
         self.check_victim(&found)?;
         self.take_over_regions(&found);
-        let regions = self.id.opened.regions_per_shard;
-        self.map.rebuilt(&self.cache, &self.log, regions).await;
-        self.drop_reclaimed().await;
+        match self.recovery_entries_max() {
+            Some(_) => self.log.inherit_live(&live),
+            None => {
+                self.map.rebuilt(&self.log, regions);
+                self.drop_reclaimed().await;
+            }
+        }
         self.close_regions(&found).await.map_err(device)?;
         drop(found);
         self.inherit_dirty();
@@ -154,91 +133,6 @@ impl<P: Platform> Shard<P> {
         }
         self.log.inherit_copies(&manifest.next_copies);
         Ok(manifest)
-    }
-
-    /// Reads every region in use, and inserts the records in the order of their extents, so the last record of a block wins. The regions
-    /// are read in the order of their generations, which is also that of the rings; the records of a region are in memory from then on
-    /// until the next one is younger than all of them.
-    async fn take_over_records(
-        &self,
-        manifest: &Manifest,
-        outcome: &mut Recovered,
-        tell: impl Fn(),
-    ) -> Result<Vec<InUse>, RecoverError> {
-        let (shard, guess) = (self.id.number, Guess::default());
-        let mut wanted: Vec<(u32, ManifestEntry)> = (0..).zip(manifest.entries.iter().copied()).collect();
-        wanted.retain(|(_, entry)| !matches!(entry.state, RegionUse::Free | RegionUse::Recovering));
-        (wanted.len()..manifest.entries.len()).for_each(|_| tell());
-        wanted.sort_by_key(|(_, entry)| entry.generation);
-        let bytes = wanted.iter().map(|(_, entry)| u64::from(entry.len)).sum();
-        let (mut merge, mut found) = (Merge::new(self.map.bulk(), bytes), Vec::new());
-        let guess = &guess;
-        let reads = wanted.iter().map(async |&(number, entry)| {
-            let place = self.id.region(number);
-            (
-                number,
-                entry,
-                read_region(self.cache.device(), &place, &entry, guess).await,
-            )
-        });
-        let mut reads = iter(reads).buffered(SCANS_MAX);
-        while let Some((number, entry, read)) = reads.next().await {
-            tell();
-            let contents = match read {
-                Ok(Found::Contents(contents)) => Rc::new(contents),
-                Ok(Found::Damaged(what)) => return Err(RecoverError::Damaged { shard, what }),
-                Err(source) => return Err(RecoverError::Device { shard, source }),
-            };
-            outcome.bytes_read += contents.bytes_read;
-            outcome.regions += u64::from(contents.used > 0);
-            outcome.records += contents.records.len() as u64;
-            found.push(InUse::new(number, entry, &contents));
-            merge.add(number, contents);
-            let next = wanted.get(found.len()).map(|(_, entry)| entry.generation);
-            while let Some(extent) = merge.next_before(next) {
-                self.take_over_extent(&extent, &mut merge.bulk);
-                if merge.bulk.len() >= BATCH_RECORDS {
-                    self.apply(&mut merge);
-                    self.env.yield_now().await;
-                }
-            }
-        }
-        self.apply(&mut merge);
-        Ok(found)
-    }
-
-    fn apply(&self, merge: &mut Merge) {
-        if self.map.len() == 0 {
-            self.map.reserve(merge.expected());
-        }
-        self.map.apply(&mut merge.bulk);
-    }
-
-    fn take_over_extent(
-        &self,
-        Next {
-            region,
-            contents,
-            extent,
-            first,
-        }: &Next,
-        bulk: &mut Bulk,
-    ) {
-        let extent = &contents.extents[*extent];
-        let base = u64::from(*region) * self.id.layout.region_bytes;
-        let start = base + u64::from(extent.offset);
-        let records = &contents.records[*first..*first + usize::from(extent.record_count)];
-        for (record, at) in located(extent, records) {
-            let Some(change) = change_of(record, start, base + at) else {
-                continue;
-            };
-            for block in record.blocks() {
-                let (shard, local) = block.in_shard(self.id.layout.shard_count);
-                if block.0 < self.whole_blocks() && shard == self.id.number {
-                    bulk.push(local, change);
-                }
-            }
-        }
     }
 
     /// Refuses numbers that no cache can reach: flaz did not write them, and new numbers must be higher than all existing ones.
@@ -390,122 +284,13 @@ impl<P: Platform> Shard<P> {
         let position = start + self.id.layout.region_bytes - len;
         self.cache.write_at(position, buf).await
     }
-
-    /// The clean blocks of stripes whose intent is set, and their locations, in address order, because they are logged. Also
-    /// blocks that look dirty in a cache that has no dirty blocks: their *cleaned* record is damaged, or this record is forged,
-    /// and the origin has the right data.
-    async fn intended(self: &Rc<Self>) -> Vec<(LocalBlock, Ring)> {
-        let unknown = self.map.dirty_blocks() > 0 && !self.id.may_be_dirty;
-        let intended = |block: LocalBlock, entry: Entry| {
-            if unknown && entry.dirty() {
-                return Some((block, self.log.ring_at(entry.location())));
-            }
-            let set = self.intents.is_set(block) && !planted(PlantedBug::IntendedKept);
-            // The origin has nothing newer than a dirty block, with or without an intent.
-            let clean = !entry.dirty() || planted(PlantedBug::IntendedDirtyDropped);
-            (set && clean).then(|| (block, self.log.ring_at(entry.location())))
-        };
-        // A few stripes are looked up block by block. If most are set, a pass over the index is faster.
-        if !unknown && self.intents.set_count() < self.map.len() as u64 / STRIPE_BLOCKS {
-            let mut found = Vec::new();
-            for stripe in self.intents.set_stripes() {
-                let blocks = stripe * STRIPE_BLOCKS..(stripe + 1) * STRIPE_BLOCKS;
-                self.load_run(LocalBlock(blocks.start)..LocalBlock(blocks.end))
-                    .await;
-                let blocks = blocks.map(LocalBlock);
-                found.extend(blocks.filter_map(|block| intended(block, self.map.lookup(block)?)));
-            }
-            return found;
-        }
-        let mut found = self.pick_blocks(false, intended).await;
-        found.sort_unstable_by_key(|(block, _)| *block);
-        found
-    }
-
-    /// Drops the blocks of stripes whose intent is set, and appends tombstones for them as far as there is space. The rest is
-    /// left to the shard's tasks. The bits stay set until the tombstones are stable. No write is in flight on return.
-    pub(super) async fn drop_intended(self: &Rc<Self>) -> Result<u64, RecoverError> {
-        let intended = self.intended().await;
-        for (block, _) in &intended {
-            self.load_page(*block).await;
-            self.map.remove(&self.log, *block);
-        }
-        let mut dropped = Ok(intended.len() as u64);
-        let appended = self.append_tombstones(&intended).await;
-        self.leave_tombstones(&intended[appended..]);
-        // Must precede any newer record of these blocks: see `BlockMap::ring_for`.
-        if appended > 0 && !self.make_log_stable().await || self.cache.is_fenced() {
-            let (shard, what) = (self.id.number, "the cache device failed".to_owned());
-            dropped = Err(RecoverError::Damaged { shard, what });
-        }
-        // The shard may be dropped now, if it or another one failed. Its writes must not land later, in data that its
-        // successor has written to the same place.
-        while self.log.writing() {
-            self.log.write_ended().await;
-        }
-        while self.cache.is_marking() {
-            self.intents.changed().await;
-        }
-        dropped
-    }
-
-    /// Appends tombstones, and frees regions for them where the origin is not needed. Returns how many were appended.
-    async fn append_tombstones(self: &Rc<Self>, blocks: &[(LocalBlock, Ring)]) -> usize {
-        for (at, (block, ring)) in blocks.iter().enumerate() {
-            loop {
-                let global = self.global(*block);
-                let appended = self.log.append(*ring, global, Append::Tombstone, Class::Client);
-                if appended.is_some() {
-                    break;
-                }
-                self.pump_writes();
-                if self.cache.is_fenced() {
-                    return at;
-                }
-                if self.log.writes_in_flight() >= WRITES_IN_FLIGHT_MAX {
-                    self.log.room().await;
-                } else if !self.reclaim_one(true).await {
-                    return at;
-                }
-            }
-        }
-        self.pump_writes();
-        blocks.len()
-    }
-
-    /// Queues these tombstones for the shard's tasks.
-    fn leave_tombstones(&self, blocks: &[(LocalBlock, Ring)]) {
-        if blocks.is_empty() {
-            return;
-        }
-        for (block, ring) in blocks {
-            self.map.make_stale_again(*block, *ring);
-        }
-        let blocks = blocks.iter().map(|(block, _)| *block).collect();
-        let slot = self
-            .queue
-            .try_reserve(0)
-            .expect("nothing is queued before the start");
-        self.queue
-            .offer(slot, Job::WriteTombstones { blocks }, &self.stats);
-    }
-}
-
-/// The effect of a record on the index entries of its blocks.
-fn change_of(record: Record, extent: u64, at: u64) -> Option<Change> {
-    match record.kind {
-        RecordKind::Tombstone if planted(PlantedBug::TombstonesForgotten) => None,
-        RecordKind::Tombstone => Some(Change::Drop),
-        RecordKind::Cleaned if planted(PlantedBug::CleanedForgotten) => None,
-        RecordKind::Cleaned => Some(Change::Clean),
-        _ => Entry::of_record(record, Location::at(extent), Location::at(at)).map(Change::Set),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::format::geometry::GeometryOptions;
+    use crate::shard::log::Append;
     use crate::shard::simulated::{Disks, append, contents};
     use crate::units::BLOCK_BYTES;
 

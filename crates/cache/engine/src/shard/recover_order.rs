@@ -1,20 +1,17 @@
 //! The extents of all regions in the order of their sequences, with the records of few regions in memory.
 //!
 //! Regions are added in the order of their generations. A region gets its generation from the sequence counter when it is opened, so its
-//! extents have higher sequences. An extent below the generation of the next region is therefore older than all extents still to
-//! come. Both rings fill at the same time: a region that stays open for long is in memory beside each region of the other ring in turn.
+//! extents have higher sequences (`region_reader` refuses others). An extent below the generation of the next region is therefore older
+//! than all extents still to come. Both rings fill at the same time: a region that stays open for long is in memory beside each region
+//! of the other ring in turn.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use super::region_reader::RegionContents;
-use crate::index::Bulk;
 use crate::planted::{PlantedBug, planted};
 use crate::units::Sequence;
-
-/// Bytes of a stored block, up to which there is room for an index entry from the beginning.
-const BLOCK_BYTES_MIN: u64 = 2048;
 
 /// An extent whose turn it is.
 pub(super) struct Next {
@@ -36,32 +33,16 @@ struct Waiting {
 }
 
 /// See the module's documentation.
+#[derive(Default)]
 pub(super) struct Merge {
     waiting: Vec<Option<Waiting>>,
     /// Sequence of the next extent of each of them.
     order: BinaryHeap<Reverse<(Sequence, usize)>>,
-    /// The changes so far that are not in the index.
-    pub(super) bulk: Bulk,
-    /// Of all regions, and of those that have been added.
-    bytes: u64,
-    bytes_added: u64,
 }
 
 impl Merge {
-    /// Of regions that have so many bytes together, for an empty index.
-    pub(super) fn new(bulk: Bulk, bytes: u64) -> Self {
-        Self {
-            waiting: Vec::new(),
-            order: BinaryHeap::new(),
-            bulk,
-            bytes,
-            bytes_added: 0,
-        }
-    }
-
     /// Adds a region, younger than all before.
     pub(super) fn add(&mut self, number: u32, contents: Rc<RegionContents>) {
-        self.bytes_added += u64::from(contents.used);
         let Some(first) = contents.extents.first() else {
             return;
         };
@@ -110,15 +91,6 @@ impl Merge {
             first,
         })
     }
-
-    /// About as many changes as there will be, by the regions so far. Memory is taken for them, so not more than blocks that take
-    /// half of their size; where there are more, the index grows.
-    pub(super) fn expected(&self) -> usize {
-        let changes = self.bulk.len() as u64;
-        let all = u128::from(changes) * u128::from(self.bytes) / u128::from(self.bytes_added.max(1));
-        let most = u128::from(self.bytes / BLOCK_BYTES_MIN);
-        all.min(most).max(changes.into()) as usize
-    }
 }
 
 fn key(sequence: Sequence) -> Sequence {
@@ -140,12 +112,7 @@ fn key_of_region(generation: Sequence) -> Sequence {
 mod tests {
     use super::*;
     use crate::format::summary::SummaryExtent;
-    use crate::index::Index;
-    use crate::units::{Epoch, LocalBlock};
-
-    fn merge() -> Merge {
-        Merge::new(Bulk::new(&Index::new(LocalBlock(1 << 20), 1000), 0), 1 << 20)
-    }
+    use crate::units::Epoch;
 
     fn region(sequences: &[u64]) -> Rc<RegionContents> {
         let extent = |sequence: &u64| SummaryExtent {
@@ -166,7 +133,7 @@ mod tests {
     /// A region of main is open for long, and several of probation meanwhile.
     #[test]
     fn extents_come_in_the_order_of_their_sequences() {
-        let mut merge = merge();
+        let mut merge = Merge::default();
         let regions = [
             (1, vec![2, 4, 30, 55]),
             (3, vec![5, 6, 7]),
@@ -188,38 +155,5 @@ mod tests {
         expected.sort_unstable();
         assert_eq!((order, most), (expected, 2));
         assert!(merge.waiting.iter().all(Option::is_none));
-    }
-
-    /// Damaged or forged regions do not follow the rule.
-    #[test]
-    fn extents_older_than_their_region_have_their_turn_at_once() {
-        let mut merge = merge();
-        merge.add(0, region(&[50]));
-        merge.add(1, region(&[3, 60]));
-        let sequences = std::iter::from_fn(|| merge.next_before(None));
-        let sequences: Vec<u64> = sequences
-            .map(|next| next.contents.extents[next.extent].sequence.0)
-            .collect();
-        assert_eq!(sequences, [3, 50, 60]);
-    }
-
-    #[test]
-    fn no_more_memory_is_taken_than_the_regions_can_need() {
-        let mut merge = merge();
-        assert_eq!(merge.expected(), 0);
-        for block in 0..100 {
-            merge.bulk.push(LocalBlock(block), crate::index::Change::Drop);
-        }
-        assert_eq!(merge.expected(), 1 << 9, "nothing was added");
-        merge.add(0, region(&[1]));
-        assert_eq!(merge.expected(), 1 << 9);
-        merge.bytes_added = 1 << 19;
-        assert_eq!(merge.expected(), 200);
-        merge.bytes = 0;
-        assert_eq!(
-            merge.expected(),
-            100,
-            "of open regions, of which nothing is stable"
-        );
     }
 }

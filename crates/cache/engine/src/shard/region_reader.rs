@@ -255,7 +255,10 @@ impl<D: Device> Reader<'_, D> {
             && summary.generation == self.entry.generation
             && summary.ring == self.entry.ring
             && used == u64::from(self.entry.len);
-        let ascending = summary.extents.is_sorted_by(|a, b| a.sequence < b.sequence);
+        // The generation is older than all extents of the region.
+        let first = summary.extents.first().map(|extent| extent.sequence);
+        let ascending = first.is_none_or(|first| first > self.entry.generation)
+            && summary.extents.is_sorted_by(|a, b| a.sequence < b.sequence);
         let few = summary.records.len() <= self.place.layout.region_records_max();
         (ours && ascending && few).then_some(RegionContents {
             used: used as u32,
@@ -400,7 +403,8 @@ impl<D: Device> Reader<'_, D> {
         let length = header.extent_bytes.is_multiple_of(geometry.sector_bytes)
             && header.extent_bytes as usize >= geometry.header_bytes()
             && header.extent_bytes <= geometry.extent_bytes;
-        placed && length && last.is_none_or(|last| header.sequence > last)
+        // The generation is older than all extents of the region.
+        placed && length && header.sequence > last.unwrap_or(self.entry.generation)
     }
 
     /// Whether every fragment of an extent matches its header: a header may have landed without them.

@@ -88,23 +88,32 @@ impl<P: Platform> Shard<P> {
         false
     }
 
-    /// Gives the space of a free region back; false if none is to be given back, or none is free.
+    /// Gives the space of a free region back; false if none is to be given back, or none is free. If another process changes the pool,
+    /// giving back pauses.
     pub(super) async fn give_one(self: &Rc<Self>) -> bool {
         let Some(region) = self.log.take_to_give() else {
             return false;
         };
         self.space_changed();
-        self.give_space(region).await;
-        self.log.given(region);
+        if self.give_space(region).await {
+            self.log.given(region);
+        } else {
+            self.log.pause_giving(region);
+            self.space_changed();
+        }
         true
     }
 
-    /// Gives the space of a region back that is free, stable, and that nothing opens meanwhile.
-    async fn give_space(self: &Rc<Self>, region: u32) {
+    /// Gives the space of a region back that is free, stable, and that nothing opens meanwhile. False: it has its space, because another
+    /// process changes the pool.
+    async fn give_space(self: &Rc<Self>, region: u32) -> bool {
         let (position, len) = (self.id.position_of(region), self.id.layout.region_bytes);
-        if let Err(error) = self.cache.deallocate(position, len).await {
-            self.cache_error(&error);
+        match self.cache.deallocate(position, len).await {
+            Err(error) if CacheIo::<P>::is_busy(&error) => return false,
+            Err(error) => self.cache_error(&error),
+            Ok(()) => {}
         }
+        true
     }
 
     /// Gives the space of regions behind the end of the table back, of which there are `regions`.
@@ -113,6 +122,7 @@ impl<P: Platform> Shard<P> {
             return;
         }
         for region in (regions..self.id.layout.regions_max).filter(|region| self.has_space(*region)) {
+            // If another process changes the pool, the region keeps its chunk until the next start.
             self.give_space(region).await;
         }
     }

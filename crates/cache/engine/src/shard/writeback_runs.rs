@@ -37,6 +37,26 @@ pub(super) struct Dirty {
     pub(super) generation: Sequence,
 }
 
+/// What became of a batch of dirty blocks.
+pub(super) struct WrittenBack {
+    /// The blocks that are on the origin, stable, in address order.
+    pub(super) blocks: Vec<Dirty>,
+    /// The first error.
+    pub(super) outcome: Result<(), IoError>,
+    /// The time that both devices took to make data stable. It hardly depends on the number of blocks.
+    pub(super) flushing: Duration,
+}
+
+impl WrittenBack {
+    fn failed(why: IoError) -> Self {
+        Self {
+            blocks: Vec::new(),
+            outcome: Err(why),
+            flushing: Duration::ZERO,
+        }
+    }
+}
+
 impl<P: Platform> Shard<P> {
     pub(super) fn dirty_now(&self, block: LocalBlock, entry: Entry) -> Option<Dirty> {
         entry.dirty().then(|| Dirty {
@@ -64,12 +84,14 @@ impl<P: Platform> Shard<P> {
         (CLEAN_WRITES_MAX / self.id.layout.shard_count as usize).max(CLEAN_WRITES_OF_SHARD)
     }
 
-    /// Writes blocks to the origin, stable on return. Returns the blocks written and the first error.
-    pub(super) async fn write_dirty(self: &Rc<Self>, batch: &[Dirty]) -> (Vec<Dirty>, Result<(), IoError>) {
+    /// Writes blocks to the origin, stable on return.
+    pub(super) async fn write_dirty(self: &Rc<Self>, batch: &[Dirty]) -> WrittenBack {
         let failures = self.origin.flush_failures();
+        let begun = self.env.now();
         if !planted(PlantedBug::CleanedBeforeStable) && !self.make_log_stable().await {
-            return (Vec::new(), Err(self.cache_failed()));
+            return WrittenBack::failed(self.cache_failed());
         }
+        let mut flushing = self.env.now().since(begun);
         let failed = Cell::new(false);
         // A stop does not wait for every block of an origin that fails slowly.
         let wanted = |_: &&[Dirty]| !(failed.get() && self.is_stopping());
@@ -95,13 +117,18 @@ impl<P: Platform> Shard<P> {
             self.origin.leave_untold(error);
             self.writeback
                 .note_failing(&self.env, &why, Failing::Flushes, begun);
-            return (Vec::new(), Err(why));
+            return WrittenBack::failed(why);
         }
+        flushing += self.env.now().since(begun);
         if !written.is_empty() {
             self.writeback.progress().note_success(Failing::Flushes);
         }
         written.sort_unstable_by_key(|dirty| dirty.block);
-        (written, outcome)
+        WrittenBack {
+            blocks: written,
+            outcome,
+            flushing,
+        }
     }
 
     /// Writes neighbouring blocks to the origin. Returns the blocks written.

@@ -35,11 +35,13 @@ use crate::volume::IoError;
 
 /// Dirty blocks collected at a time: bounds their memory, and the number of searches of the index.
 const GATHER_BLOCKS_MAX: usize = 16 << 10;
-/// Maximum and minimum number of blocks between two flushes of the origin. A batch should take one or two seconds, so that a
-/// stop does not wait long and the rate can be reported.
+/// Maximum and minimum number of blocks between two flushes of the origin.
 const CLEAN_BATCH_BLOCKS: usize = 1024;
-const CLEAN_BATCH_BLOCKS_MIN: usize = 64;
-const CLEAN_BATCH_TIME: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(2);
+const CLEAN_BATCH_BLOCKS_MIN: usize = 16;
+/// How long a batch should take, besides flushes: the writers that wait at the dirty limit, and a stop, wait for its end.
+const CLEAN_BATCH_TIME: Range<Duration> = Duration::from_millis(200)..Duration::from_millis(400);
+/// How many times as long as its flushes it should take at least, so that these cost little.
+const CLEAN_BATCH_FLUSHES: u32 = 8;
 /// Pause after [`CLEAN_BATCH_BLOCKS`] when little is dirty, so that writes accumulate.
 const CLEAN_PAUSE: Duration = Duration::from_secs(2);
 /// Passes over a batch while reclaim moves its blocks.
@@ -67,11 +69,12 @@ impl Sweep {
         }
     }
 
-    /// Adapts the batch size: `blocks` blocks took `took`.
-    fn adapt(&mut self, blocks: usize, took: Duration) {
-        if took < CLEAN_BATCH_TIME.start && blocks == self.batch_blocks {
+    /// Adapts the batch size: the writes of `blocks` blocks took `writing`, the flushes before and after them `flushing`.
+    fn adapt(&mut self, blocks: usize, writing: Duration, flushing: Duration) {
+        let least = CLEAN_BATCH_TIME.start.max(flushing * CLEAN_BATCH_FLUSHES);
+        if writing < least && blocks == self.batch_blocks {
             self.batch_blocks = (self.batch_blocks * 2).min(CLEAN_BATCH_BLOCKS);
-        } else if took >= CLEAN_BATCH_TIME.end {
+        } else if writing >= CLEAN_BATCH_TIME.end.max(least * 2) {
             self.batch_blocks = (self.batch_blocks / 2).max(CLEAN_BATCH_BLOCKS_MIN);
         }
     }
@@ -155,10 +158,8 @@ impl<P: Platform> Shard<P> {
             }
             let batch;
             (batch, rest) = rest.split_at(rest.len().min(sweep.batch_blocks));
-            let started = self.env.now();
             // A batch that the origin refuses must not block the others.
-            let result = self.clean_batch(batch).await;
-            sweep.adapt(batch.len(), self.env.now().since(started));
+            let result = self.clean_batch(sweep, batch).await;
             match result {
                 Ok(None) => {}
                 Ok(why) => sweep.left = why,
@@ -243,18 +244,23 @@ impl<P: Platform> Shard<P> {
 
     /// Writes the blocks that are still dirty to the origin and appends their *cleaned* records. Blocks that reclaim moves are
     /// looked up again. Returns why some are left, not counting blocks that were written again.
-    async fn clean_batch(self: &Rc<Self>, batch: &[Dirty]) -> Result<Option<&'static str>, IoError> {
+    async fn clean_batch(
+        self: &Rc<Self>,
+        sweep: &mut Sweep,
+        batch: &[Dirty],
+    ) -> Result<Option<&'static str>, IoError> {
         let started = self.env.now();
         let counters = &self.stats.counters;
         let mut left = self.still_dirty(batch).await;
-        let mut outcome = Ok(None);
+        let (mut outcome, mut flushing) = (Ok(None), Duration::ZERO);
         for _ in 0..CLEAN_ROUNDS_MAX {
             if left.is_empty() {
                 break;
             }
             let moved = counters.dirty_moved_blocks.get();
-            let (written, result) = self.write_dirty(&left).await;
-            for dirty in &written {
+            let written = self.write_dirty(&left).await;
+            flushing += written.flushing;
+            for dirty in &written.blocks {
                 self.record_cleaned(dirty).await;
             }
             // A block that could not be read earlier in the pass may be readable now, and is then no longer counted as damaged.
@@ -264,7 +270,7 @@ impl<P: Platform> Shard<P> {
             }
             left = self.still_dirty(&left).await;
             let settled = left.is_empty() || counters.dirty_moved_blocks.get() == moved;
-            outcome = result.map(|()| match settled {
+            outcome = written.outcome.map(|()| match settled {
                 true => unread.then_some(LEFT_FAILED),
                 false => Some(LEFT_MOVED),
             });
@@ -272,8 +278,9 @@ impl<P: Platform> Shard<P> {
                 break;
             }
         }
-        let took = self.env.now().since(started).as_nanos() as u64;
-        count(&counters.clean_ns, took);
+        let took = self.env.now().since(started);
+        count(&counters.clean_ns, took.as_nanos() as u64);
+        sweep.adapt(batch.len(), took.saturating_sub(flushing), flushing);
         outcome
     }
 

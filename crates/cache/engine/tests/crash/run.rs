@@ -13,6 +13,8 @@ use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{AfterCrash, Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::Counts;
+#[cfg(feature = "planted-bugs")]
+use flaz_sim::rng::splitmix;
 use flaz_sim::{DeviceEvent, DiskImage, DiskMoment, EventStage, FaultRates, Halt, Rng, Sim, SimDisk, SimEnv};
 use futures_util::future::{join, join_all};
 
@@ -225,6 +227,8 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
     sim.set_parallelism(shape.cores);
     // Then groups move as they are.
     sim.set_busy(script.seed % 3 == 1);
+    #[cfg(feature = "planted-bugs")]
+    flaz_engine::planted::recover_by_passes(entries_of_a_pass(script.seed));
     sim.set_step_limit(STEPS_MAX);
     let env = sim.env();
     let (cache, origin) = if script.watch || script.watch_end {
@@ -315,6 +319,16 @@ pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, S
             _ => script.cache_faults.stall,
         },
     })
+}
+
+/// Half of the lives recover by passes, as if their index were larger than memory.
+#[cfg(feature = "planted-bugs")]
+fn entries_of_a_pass(seed: u64) -> Option<usize> {
+    match splitmix(seed ^ 0x9a55) % 4 {
+        0 => Some(16),
+        1 => Some(60),
+        _ => None,
+    }
 }
 
 /// Records moments.

@@ -81,6 +81,30 @@ fn a_recovery_that_is_cut_at_every_event_comes_to_the_same() {
     }
 }
 
+/// As if the index were larger than the memory for it.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_recovery_by_passes_comes_to_the_same() {
+    use flaz_engine::planted::recover_by_passes;
+    for mode in MODES {
+        let mut whole = None;
+        for entries_max in [None, Some(16), Some(70)] {
+            let world = killed(1, mode);
+            recover_by_passes(entries_max);
+            world.sim.block_on(async {
+                let live = world.open().await;
+                assert_eq!(live.cache.start, Start::Recovered);
+                let found = cached(&live);
+                assert_eq!(found, *whole.get_or_insert_with(|| found.clone()), "{mode}");
+                for block in 0..BLOCKS {
+                    live.read(block).await;
+                }
+            });
+            recover_by_passes(None);
+        }
+    }
+}
+
 #[test]
 fn a_reclaim_that_is_cut_at_every_event_revives_nothing() {
     let world = World::sized(2, Mode::WriteThrough, (192 << 10) + 10 * (128 << 10));

@@ -76,16 +76,28 @@ impl Incoming {
         }
     }
 
+    /// A connection that no server has accepted: one end of a pair of sockets. `None` if the server is stopping.
+    ///
+    /// # Errors
+    /// The socket cannot be duplicated.
+    pub fn of_pair(fd: OwnedFd, shutdown: &Shutdown) -> io::Result<Option<Self>> {
+        Self::registered(fd, shutdown, Client::Negotiates)
+    }
+
     /// A connection to the kernel's client, to which no handshake is due. `None` if the server is stopping.
     ///
     /// # Errors
     /// The socket cannot be duplicated.
     pub fn of_kernel(fd: OwnedFd, shutdown: &Shutdown) -> io::Result<Option<Self>> {
+        Self::registered(fd, shutdown, Client::Kernel)
+    }
+
+    fn registered(fd: OwnedFd, shutdown: &Shutdown, client: Client) -> io::Result<Option<Self>> {
         let registered = shutdown.register_connection(fd.try_clone()?, CONNECTIONS_MAX);
         Ok(registered.ok().map(|registration| Self {
             fd,
             registration,
-            client: Client::Kernel,
+            client,
         }))
     }
 }

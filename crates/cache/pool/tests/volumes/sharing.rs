@@ -101,6 +101,37 @@ impl Live {
 
 const BLOCKS: u64 = ORIGIN_LEN / BLOCK;
 
+/// Another process holds the pool for a long time. The device is well: no cache stops using it, clients go on, and the chunks are given
+/// back afterwards.
+#[test]
+fn a_pool_that_is_held_by_another_process_is_no_error_of_the_device() {
+    for (seed, mode) in [(3, Mode::WriteThrough), (4, Mode::WriteBack)] {
+        let Pair { sim, env, lives, .. } = pair(seed, &[Spec::new("one", mode)]);
+        sim.block_on(async {
+            let one = &lives[0];
+            one.warm(0..BLOCKS).await;
+            let before = one.regions_with_space();
+            one.holds.set(true);
+            let give = one.give_back(20, None);
+            let others = async {
+                for block in 0..BLOCKS {
+                    one.write(block, 1 + block).await;
+                    env.sleep(Duration::from_millis(1)).await;
+                }
+                assert_eq!(one.regions_with_space(), before);
+                one.holds.set(false);
+            };
+            let (given, ()) = futures_util::future::join(give, others).await;
+            assert!(given.expect("it is well"));
+            assert_eq!(one.regions_with_space(), before - 20);
+            one.assert_well();
+            for block in (0..BLOCKS).step_by(7) {
+                assert_eq!(one.version(block).await, Print::of_version(1 + block));
+            }
+        });
+    }
+}
+
 /// What one volume gives back, the other one gets, in both modes; both find everything after a restart, and use their chunks first.
 #[test]
 fn chunks_move_from_one_volume_to_another() {

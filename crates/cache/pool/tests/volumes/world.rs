@@ -1,7 +1,7 @@
 //! Disks, a pool on one of them, and the caches of its volumes.
 
 use std::cell::{Cell, RefCell};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::IoError;
 use flaz_pool::pool::ChunksOf;
-use flaz_pool::{Pool, PoolError, VolumeDevice, VolumeMap, VolumeOptions};
+use flaz_pool::{Chunks, Pool, PoolError, VolumeDevice, VolumeMap, VolumeOptions};
 use flaz_sim::{DiscardMode, DiskConfig, SimDisk, SimEnv};
 use uuid::Uuid;
 
@@ -34,7 +34,44 @@ pub const BLOCK: u64 = 4096;
 const GIVE_BACK_MOST: Duration = Duration::from_secs(60);
 
 /// The device of a volume's cache.
-pub type Shared = VolumeDevice<SimDisk, ChunksOf<SimDisk>>;
+pub type Shared = VolumeDevice<SimDisk, SimChunks>;
+
+/// The chunks of a volume. While another process `holds` the pool, none changes hands.
+#[derive(Clone)]
+pub struct SimChunks {
+    chunks: ChunksOf<SimDisk>,
+    pub holds: Rc<Cell<bool>>,
+}
+
+impl SimChunks {
+    fn refuse(&self, kind: ErrorKind) -> io::Result<()> {
+        if self.holds.get() {
+            Err(kind.into())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Chunks for SimChunks {
+    async fn take(&self, index: u32) -> io::Result<()> {
+        self.refuse(ErrorKind::StorageFull)?;
+        self.chunks.take(index).await
+    }
+
+    async fn give(&self, index: u32) -> io::Result<()> {
+        self.refuse(ErrorKind::ResourceBusy)?;
+        self.chunks.give(index).await
+    }
+
+    fn failed_flushes(&self) -> u64 {
+        self.chunks.failed_flushes()
+    }
+
+    fn note_failed_flush(&self) {
+        self.chunks.note_failed_flush();
+    }
+}
 
 pub struct Simulated;
 
@@ -149,6 +186,8 @@ pub struct Live {
     pub map: Arc<VolumeMap>,
     pub device: Shared,
     pub origin: Rc<SimDisk>,
+    /// Another process holds the pool.
+    pub holds: Rc<Cell<bool>>,
     /// `None` while it is being changed.
     pub cache: RefCell<Option<LocalCache<Simulated>>>,
     pub volume: CachedVolume<LocalShards<Simulated>, SimDisk>,
@@ -164,7 +203,13 @@ impl Live {
         origin: &Rc<SimDisk>,
     ) -> Result<Self, CacheError> {
         let number = pool.volume(spec.name).expect("it exists").number;
-        let device = pool.open_volume(number).expect("it exists");
+        let chunks = SimChunks {
+            chunks: pool.chunks(number),
+            holds: Rc::default(),
+        };
+        let holds = Rc::clone(&chunks.holds);
+        let map = pool.map(number).expect("it exists");
+        let device = VolumeDevice::new((**pool.device()).clone(), map, chunks);
         let cache = LocalCache::open(
             env.clone(),
             Rc::new(device.clone()),
@@ -180,6 +225,7 @@ impl Live {
             map: pool.map(number).expect("it exists"),
             device,
             origin: Rc::clone(origin),
+            holds,
             cache: RefCell::new(Some(cache)),
             volume,
             failed: Cell::new(false),

@@ -51,7 +51,10 @@ fn bytes_in(sys: &Path, device: &Path) -> io::Result<Option<u64>> {
 /// Makes udev look at the disk and its partitions again, which then have their names.
 pub(super) fn announce(device: &Path) {
     if let Err(error) = announce_in(Path::new(SYS), device) {
-        tracing::warn!("udev is not told the name of {}: {error}", device.display());
+        tracing::warn!(
+            "cannot announce the name of {} to udev: {error}",
+            device.display()
+        );
     }
 }
 

@@ -299,7 +299,7 @@ fn fits(
     } else {
         if found.sectors < wanted.sectors {
             tracing::warn!(
-                "{} keeps the size of {} bytes with which it was left; the volume has {}: `flaz volume resize` says what to do",
+                "{} keeps its size of {} bytes, but the volume has {}: `flaz volume resize` says what to do",
                 device.display(),
                 found.sectors * 512,
                 wanted.sectors * 512
@@ -374,7 +374,7 @@ fn size_report(
     let advice = advice.map(|why| {
         let now = has.map_or_else(|| "its old size".to_owned(), |now| format!("{now} bytes"));
         format!(
-            "it has {now} until it is made anew ({why}): unmount it, stop the cache without --keep-device, and serve it again"
+            "it has {now} until it is created again ({why}): unmount it, stop the cache without --keep-device, and serve it again"
         )
     });
     FrontEndSizeReport {

@@ -136,7 +136,7 @@ impl Daemon {
                 tracing::warn!("flaz resize was interrupted: the cache keeps its size");
             }
             // It is tried again.
-            Err(error) => tracing::warn!("flaz resize was interrupted, and cannot be called off: {error}"),
+            Err(error) => tracing::warn!("flaz resize was interrupted, and cannot be cancelled: {error}"),
         }
     }
 

@@ -150,7 +150,7 @@ impl Daemon {
         if let Err(error) = self.balance(span)
             && !self.is_stopping()
         {
-            tracing::warn!("the share of the cache device stays as it is: {error}");
+            tracing::warn!("the share of the cache device is not changed: {error}");
         }
     }
 

@@ -45,6 +45,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     let deadlined = Deadline::new(cache.clone(), Rt, spec.device_timeout);
     let mut superblock = runtime.block_on(read_superblock(&deadlined))?;
     if let Some(member) = &held.member {
+        member.client.set_limit(spec.device_timeout);
         member.check(&superblock)?;
     }
     block_device::refuse_left_over(&superblock, spec.device.as_ref().map(|device| device.driver))?;

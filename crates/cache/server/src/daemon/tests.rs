@@ -163,7 +163,7 @@ fn a_shrink_without_a_client_is_called_off() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_, daemon) = shrinking(folder.path());
     let again = daemon.resize(None).expect_err("one is under way").to_string();
-    assert!(again.contains("being made smaller already"), "{again}");
+    assert!(again.contains("already shrinking"), "{again}");
     let shrink = shrink_of(&daemon).expect("status shows it");
     assert_eq!(shrink.size_bytes, 8 << 20, "that of the first client");
     assert!(shrink.regions_left > 0, "{shrink:?}");
@@ -178,9 +178,9 @@ fn a_shrink_without_a_client_is_called_off() {
     daemon.housekeep(HOUSEKEEP_EVERY);
     let gone = daemon
         .continue_resize()
-        .expect_err("it was called off")
+        .expect_err("it was cancelled")
         .to_string();
-    assert!(gone.contains("called off"), "{gone}");
+    assert!(gone.contains("cancelled"), "{gone}");
     assert_eq!(shrink_of(&daemon), None);
     assert_eq!(size_of(&daemon), 16 << 20);
     let mut step = daemon.resize(Some(8 << 20)).expect("another one can begin");

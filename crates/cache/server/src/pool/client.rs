@@ -27,10 +27,10 @@ use crate::safety::Access;
 
 /// How long a command waits for another process that changes the pool.
 const ANSWER_WITHIN: Duration = Duration::from_secs(300);
-/// How long a request of a cache waits for it: less than the time limit of a device.
+/// How long a request of a cache waits for it, at most.
 const BEGIN_WITHIN: Duration = Duration::from_millis(500);
-/// How long it waits to give a chunk back, which could not be tried again before the next start: another process may be moving one.
-const GIVE_WITHIN: Duration = Duration::from_secs(3);
+/// The same as a share of the time limit of the cache device, which must not run out meanwhile: the device is well.
+const BEGIN_SHARE: u32 = 4;
 /// How long a volume that was refused a chunk does not ask for another one.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
@@ -69,6 +69,8 @@ struct Shared {
     failures: OnceLock<FailedFlushes>,
     /// The device as the volume uses it: it grows with the pool.
     part: OnceLock<FileDevice>,
+    /// The time limit of operations of the volume's cache.
+    limit: OnceLock<Duration>,
     /// When a chunk was refused last.
     refused: Mutex<Option<Instant>>,
 }
@@ -128,6 +130,19 @@ impl PoolClient {
             volume,
             ..self.clone()
         }
+    }
+
+    /// Operations on the chunks of the volume have a time limit.
+    pub(crate) fn set_limit(&self, limit: Option<Duration>) {
+        if let Some(limit) = limit {
+            self.shared.limit.get_or_init(|| limit);
+        }
+    }
+
+    /// How long a request of the volume's cache waits for another process.
+    fn patience(&self) -> Duration {
+        let share = self.shared.limit.get().map(|limit| *limit / BEGIN_SHARE);
+        share.map_or(BEGIN_WITHIN, |share| share.min(BEGIN_WITHIN))
     }
 
     fn order<T: Send + 'static>(
@@ -305,7 +320,7 @@ impl Chunks for PoolClient {
             return none("no chunk was free a moment ago");
         }
         let volume = self.volume;
-        let taken = self.ask(BEGIN_WITHIN, Access::ReadWrite, async move |pool| {
+        let taken = self.ask(self.patience(), Access::ReadWrite, async move |pool| {
             Ok(pool.take_part(volume, index).await?)
         });
         let taken = match taken.await {
@@ -320,11 +335,13 @@ impl Chunks for PoolClient {
 
     async fn give(&self, index: u32) -> io::Result<()> {
         let volume = self.volume;
-        let given = self.ask(GIVE_WITHIN, Access::ReadWrite, async move |pool| {
+        let given = self.ask(self.patience(), Access::ReadWrite, async move |pool| {
             Ok(pool.give_part(volume, index).await?)
         });
-        let given = given.await;
-        given.unwrap_or_else(|| Err(BUSY.into())).map_err(as_io)
+        match given.await {
+            Some(given) => given.map_err(as_io),
+            None => Err(io::Error::new(io::ErrorKind::ResourceBusy, BUSY)),
+        }
     }
 
     fn failed_flushes(&self) -> u64 {

@@ -31,7 +31,7 @@ impl FailedFlushes {
             });
         let shared = opened.inspect_err(|why| {
             tracing::warn!(
-                "failed flushes of the cache device are not told to the processes of other volumes: {}: {why}",
+                "failed flushes of the cache device will not be reported to the processes of other volumes: {}: {why}",
                 path.display()
             );
         });
@@ -59,7 +59,7 @@ impl FailedFlushes {
         if let Some(mut file) = self.shared.as_ref()
             && let Err(error) = file.write_all(&[0])
         {
-            tracing::error!("a failed flush cannot be told to the processes of other volumes: {error}");
+            tracing::error!("cannot report a failed flush to the processes of other volumes: {error}");
         }
     }
 }

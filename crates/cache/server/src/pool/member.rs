@@ -126,7 +126,7 @@ fn keep_exclusive(claim: &Arc<Claim>) -> Result<(), HostError> {
                 TakenOver::Other if !warned => {
                     warned = true;
                     tracing::error!(
-                        "{} is used by another program beside this cache: stop that program, or stop the cache before data is lost",
+                        "{} is also used by another program: stop that program, or stop the cache before data is lost",
                         claim.path().display()
                     );
                 }

@@ -199,7 +199,7 @@ pub(super) fn shrink(
             Ok(pool.cancel_shrink().await?)
         });
         if let Err(error) = called_off {
-            tracing::warn!("the shrink cannot be called off: {error}; repeat `flaz resize`");
+            tracing::warn!("the shrink cannot be cancelled: {error}; repeat `flaz resize`");
         }
     }
     done

@@ -185,7 +185,7 @@ fn warn_of_little_room(file: &File, cache: &Path, size_bytes: u64) {
         return;
     };
     tracing::warn!(
-        "{}: the file system has {} free, less than the size of the cache, {}: the cache uses the space that there is",
+        "{}: the file system has {} free, less than the size of the cache, {}: the cache uses only the available space",
         cache.display(),
         HumanBytes(free),
         HumanBytes(size_bytes)

@@ -2,11 +2,13 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `file_server` | a load after SPECsfs2008 |
 //! | `files` | a file system with a page cache, as far as its block trace needs it |
-//! | [`generated`] | a load after SPECsfs2008, and a sequential one |
+//! | [`generated`] | that load, and a sequential one |
 //!
 //! Invariant: a load fits its origin, and has at least one read or write.
 
+mod file_server;
 mod files;
 pub mod generated;
 
@@ -172,6 +174,19 @@ impl Workload {
     #[must_use]
     pub fn footprint_bytes(&self) -> u64 {
         self.footprint_blocks * BLOCK_BYTES as u64
+    }
+
+    /// Its first `count` requests, on the same device.
+    #[must_use]
+    pub fn beginning(&self, count: usize) -> Self {
+        let requests: Arc<[_]> = self.requests.iter().take(count).cloned().collect();
+        let touched: HashSet<u64> = requests.iter().flat_map(|it| blocks(it)).collect();
+        Self {
+            name: self.name.clone(),
+            footprint_blocks: touched.len() as u64,
+            requests,
+            origin_bytes: self.origin_bytes,
+        }
     }
 
     /// Sizes of the blocks before the load: those of blocks that are read before they are written.

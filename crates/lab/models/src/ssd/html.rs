@@ -239,7 +239,7 @@ fn amplification_chart(data: &[Data]) -> String {
 fn published(main: &mut String, campaign: &Campaign) {
     let _ = write!(
         main,
-        "<h2>Published figures beside the model</h2>\n<p>{}. {}</p>\n<ul class=\"notes\">\n",
+        "<h2>Published figures and the model</h2>\n<p>{}. {}</p>\n<ul class=\"notes\">\n",
         prose(campaign.title),
         prose(&campaign.verdict())
     );

@@ -3,9 +3,13 @@
 use std::fmt::Write;
 
 use flaz_bench::layout::{Align, Style, Table, decimal_bytes, paint};
+use flaz_page::text::wrapped;
 
 use super::evaluation::{Data, Evaluation};
 use super::published::{Campaign, Standing};
+
+/// Columns of a line of text.
+const COLUMNS: usize = 120;
 
 impl Evaluation {
     /// The report.
@@ -141,7 +145,7 @@ impl Campaign {
     fn text(&self, colour: bool) -> String {
         let mut text = format!(
             "\n{}\n{}\n",
-            paint("Published figures beside the model", Style::Bold, colour),
+            paint("Published figures and the model", Style::Bold, colour),
             self.title
         );
         let mut table = Table::new(vec![
@@ -173,10 +177,10 @@ impl Campaign {
         text.push_str(&table.text(colour));
         let _ = writeln!(text, "{}", self.verdict());
         for reason in self.reasons() {
-            let _ = writeln!(text, "{reason}");
+            let _ = writeln!(text, "{}", wrapped(&reason, COLUMNS));
         }
         for line in &self.fitted {
-            let _ = writeln!(text, "{line}");
+            let _ = writeln!(text, "{}", wrapped(line, COLUMNS));
         }
         text
     }
@@ -229,6 +233,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "no '{part}' in\n{text}");
         }
+        assert!(text.lines().all(|line| line.chars().count() <= 140), "{text}");
         assert!(!text.contains('\x1b') && of("sf1222").text(true).contains('\x1b'));
         let raid = of("sf1200x2-raid0").text(false);
         assert!(

@@ -1,5 +1,7 @@
 //! The bitmap as a whole: read after a crash, set when the cache device is fenced.
 
+use std::collections::BTreeSet;
+
 use flaz_device::DeviceError;
 
 use super::reader::{IntentPage, IntentReader};
@@ -15,7 +17,7 @@ impl<P: Platform> Shard<P> {
     /// unreadable once may be read after the next crash, with its old bits.
     pub(in crate::shard) async fn load_intents(&self) -> Result<(), DeviceError> {
         let reader = IntentReader::new(self.cache.device(), &self.id.layout, self.id.number);
-        let mut assumed = Vec::new();
+        let mut assumed = BTreeSet::new();
         for part in reader.parts() {
             for page in reader.read(part).await? {
                 count(
@@ -23,17 +25,22 @@ impl<P: Platform> Shard<P> {
                     u64::from(page.error.is_some()),
                 );
                 if page.is_damaged() {
-                    assumed.push(page.number);
+                    assumed.insert(page.number);
                 }
                 self.take_page(&page);
             }
         }
-        if assumed.is_empty() {
+        self.write_assumed(assumed).await
+    }
+
+    /// Writes pages with bits that count as set, stable on return.
+    pub(in crate::shard) async fn write_assumed(&self, pages: BTreeSet<u64>) -> Result<(), DeviceError> {
+        if pages.is_empty() {
             return Ok(());
         }
         let _permit = self.intents.pages().await;
         let failures = self.cache.flush_failures();
-        self.write_pages(assumed, failures).await
+        self.write_pages(pages, failures).await
     }
 
     /// Sets the bits of a page; all bits of a damaged sector.

@@ -90,6 +90,13 @@ impl IntentBitmap {
         self.bits.borrow().is_set(block.0 / STRIPE_BLOCKS)
     }
 
+    /// The intent of a block's stripe counts as set from now on. Returns its page, for [`Shard::write_assumed`](super::Shard).
+    pub(super) fn assume_set(&self, block: LocalBlock) -> u64 {
+        let stripe = block.0 / STRIPE_BLOCKS;
+        self.bits.borrow_mut().set(stripe);
+        page_of(stripe)
+    }
+
     /// Wakes both tasks because the shard stops.
     pub(super) fn wake(&self) {
         self.wishes.notify_all();

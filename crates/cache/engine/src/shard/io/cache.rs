@@ -189,6 +189,11 @@ impl<P: Platform> CacheIo<P> {
             .is_some_and(|source| source.is::<Refused>())
     }
 
+    /// Whether space could not be given back because another process changes the pool: nothing was done.
+    pub(in crate::shard) fn is_busy(error: &DeviceError) -> bool {
+        error.source.kind() == io::ErrorKind::ResourceBusy
+    }
+
     fn refused(&self, op: DeviceOp, position: u64, len: u64) -> Result<(), DeviceError> {
         match self.is_fenced() {
             true => Err(DeviceError::new(op, position, len, io::Error::other(Refused))),

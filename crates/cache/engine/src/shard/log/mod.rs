@@ -640,6 +640,12 @@ impl SegmentLog {
         }
     }
 
+    /// The space of a region could not be given back now: the region is free, and [`Self::begin_giving`] goes on.
+    pub(super) fn pause_giving(&self, region: u32) {
+        self.state.borrow_mut().regions.pause_giving();
+        self.add_free(region);
+    }
+
     /// Calls it off.
     pub(super) fn cancel_giving(&self) {
         self.state.borrow_mut().regions.cancel_giving();
@@ -705,6 +711,11 @@ impl SegmentLog {
 
 #[cfg(test)]
 impl SegmentLog {
+    /// Whether a region is pinned.
+    pub(super) fn is_pinned(&self, region: u32) -> bool {
+        self.state.borrow().regions.pinned(region)
+    }
+
     /// Bytes of sealed extents in the open region of a ring.
     pub(super) fn used_of_open(&self, ring: Ring) -> u32 {
         let state = self.state.borrow();

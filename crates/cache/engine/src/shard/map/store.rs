@@ -13,7 +13,7 @@ use crate::units::LocalBlock;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Store {
-    /// With pages: entries that recovery has not moved to them yet, and what they are compared with.
+    /// With pages: what they are compared with.
     table: RefCell<Index>,
     pages: Option<Rc<Pages>>,
 }
@@ -29,7 +29,7 @@ impl Store {
         }
     }
 
-    /// The table. With pages, it has no meaning after recovery.
+    /// The table. With pages, it has no meaning.
     pub(super) fn table(&self) -> &RefCell<Index> {
         &self.table
     }
@@ -37,15 +37,6 @@ impl Store {
     /// The pages. `None`: all is in the table.
     pub(super) fn pages(&self) -> Option<&Rc<Pages>> {
         self.pages.as_ref()
-    }
-
-    /// The entries of the table, which become those of the pages, sorted by block.
-    pub(super) fn take_table(&self) -> Vec<(LocalBlock, Entry)> {
-        let mut table = self.table.borrow_mut();
-        let mut all: Vec<_> = table.iter().collect();
-        all.sort_unstable_by_key(|(block, _)| *block);
-        *table = table.emptied();
-        all
     }
 
     /// Whether the page of a block is in memory, or never will be.

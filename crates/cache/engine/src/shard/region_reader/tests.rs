@@ -409,3 +409,46 @@ fn a_note_that_a_block_is_lost_counts_with_its_checksum_alone() {
         });
     }
 }
+
+/// Regions are taken over in the order of their generations: an extent that claims to be older than its region would count after newer
+/// records of its blocks.
+#[test]
+fn an_extent_that_is_not_younger_than_its_region_does_not_count() {
+    let disks = Disks::new(8 << 20, GeometryOptions::default());
+    let (region, entry) = disks.sim.block_on(async {
+        let first = disks.shard(1);
+        append(&first, Ring::Main, 0, Append::Tombstone);
+        let region = first.log.open_numbers()[Ring::Main.index()].expect("one is open");
+        first.log.close_regions();
+        assert!(first.make_log_stable().await);
+        let manifest = disks.shard(2).load_manifest().await.expect("it is well");
+        (region, manifest.entries[region as usize])
+    });
+    let place = RegionPlace {
+        layout: &disks.geometry,
+        cache_id: 7,
+        shard: 0,
+        number: region,
+    };
+    let reader = Reader {
+        device: &disks.cache,
+        place: &place,
+        entry: &entry,
+        bytes_read: 0,
+    };
+    let end = disks.region(region) + disks.geometry.region_bytes;
+    let tail = disks
+        .cache
+        .peek(end - SUMMARY_GUESS_BYTES, SUMMARY_GUESS_BYTES as usize);
+    let header_bytes = disks.geometry.header_bytes();
+    let extent = disks.cache.peek(disks.region(region), header_bytes);
+    for (later, counts) in [(0, false), (1, true)] {
+        let sequence = Sequence(entry.generation.0 + later);
+        let mut summary = Summary::parse(&tail).expect("it is whole");
+        summary.extents[0].sequence = sequence;
+        assert_eq!(reader.check(summary).is_some(), counts, "{later} later");
+        let mut header = ExtentHeader::parse(&extent, header_bytes).expect("it is whole");
+        header.sequence = sequence;
+        assert_eq!(reader.is_ours(&header, 0, None), counts, "{later} later");
+    }
+}

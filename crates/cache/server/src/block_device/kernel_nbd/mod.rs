@@ -472,7 +472,7 @@ fn warn_of_other_device(spec: &BlockDeviceSpec, wanted: Option<u32>, found: u32)
         && wanted != found
     {
         tracing::warn!(
-            "{} stays {}: it was left by an earlier server, and --nbd-device asks for {}",
+            "{} remains {}: it was left by an earlier server, although --nbd-device names {}",
             spec.path().display(),
             device::path(found).display(),
             device::path(wanted).display()

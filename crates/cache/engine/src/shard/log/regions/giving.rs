@@ -15,7 +15,7 @@ use super::{FREE_REGIONS_RESERVED, In, Regions};
 pub(super) struct Giving {
     /// Regions that keep their space.
     keep: u32,
-    /// Dirty blocks fit in them: regions may be given back.
+    /// Dirty blocks fit in them, and giving back does not pause: regions may be given back.
     begun: bool,
     /// Reclaims that keep blocks as the policy says.
     keeping: u64,
@@ -40,6 +40,13 @@ impl Regions {
     pub(crate) fn begin_giving(&mut self) {
         if let Some(giving) = self.giving.as_mut() {
             giving.begun = true;
+        }
+    }
+
+    /// No more regions are given back until it begins again.
+    pub(crate) fn pause_giving(&mut self) {
+        if let Some(giving) = self.giving.as_mut() {
+            giving.begun = false;
         }
     }
 
