@@ -3,8 +3,8 @@
 //!
 //! Real files are copied to an emulated hard disk. Several clients then send the same read-mostly requests through a
 //! real NBD socket to four servers in turn: without a cache, with an uncompressed cache, with one that compresses by a fast
-//! codec, and with `auto`. The size of the SSD is a quarter of the data. Every byte read is checked. The result is a table, a page and optionally
-//! JSON ([`outcome`]).
+//! codec, and with `auto`. The size of the SSD is a quarter of the data. Every byte read is checked. The result is a table, a page and
+//! optionally JSON ([`outcome`]).
 //!
 //! [`dataset`] creates the image and [`workload`] the requests; [`clients`] send them over NBD and check the replies
 //! with the [`oracle`]; [`server`] runs the real program as child processes; [`session`] combines these.

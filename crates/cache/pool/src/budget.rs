@@ -115,8 +115,8 @@ impl PoolBudget {
         self.used = self.used.saturating_add(bytes).min(most);
     }
 
-    /// Grants up to `wanted` bytes to one of `volumes` volumes, at most an equal share of the rest, and nothing below a minimum. Returns the
-    /// bytes granted.
+    /// Grants up to `wanted` bytes to one of `volumes` volumes, at most an equal share of the rest, and nothing below a minimum. Returns
+    /// the bytes granted.
     pub fn grant(&mut self, wanted: u64, volumes: usize) -> u64 {
         let granted = wanted.min(self.left().left / volumes.max(1) as u64);
         if granted < self.per_day / GRANT_SHARE_MIN {

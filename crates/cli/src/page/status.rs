@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::summary::{health, state};
 use super::{Page, geometry, seconds, settings};
 use crate::report::{
-    CodecReport, ErrorReport, Health, LatencyReport, LiveReport, MemoryReport, OperationReport, ShareReport,
-    ShrinkReport, StatusReport, WriteBackReport,
+    CodecReport, ErrorReport, Health, LatencyReport, LiveReport, OperationReport, ShareReport, ShrinkReport,
+    StatusReport, WriteBackReport,
 };
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
 
@@ -464,7 +464,7 @@ fn operations(page: &mut Page, operations: &[OperationReport]) {
 }
 
 fn insides(page: &mut Page, live: &LiveReport) {
-    memory(page, &live.memory);
+    memory(page, live);
     for (at, queue) in live.queues.iter().enumerate() {
         let limit = HumanCount(queue.depth_max).to_string();
         let fullest = match queue.queues {
@@ -492,15 +492,23 @@ fn insides(page: &mut Page, live: &LiveReport) {
     );
 }
 
-fn memory(page: &mut Page, memory: &MemoryReport) {
+fn memory(page: &mut Page, live: &LiveReport) {
+    let (memory, space) = (&live.memory, &live.space);
+    // Tables have their first size also while hardly anything is cached.
+    let tells_blocks = space.cached_bytes >= space.capacity_bytes / 100;
+    let by_block = tells_blocks.then(|| {
+        format!(
+            "; index {:.2} B/block, ghosts and tables {:.2} B/block",
+            memory.index_bytes_per_block, memory.tables_bytes_per_block
+        )
+    });
     page.line(
         "Memory",
         &format!(
-            "{} resident, {} listed; index {:.2} B/block, ghosts and tables {:.2} B/block",
+            "{} resident, {} listed{}",
             HumanBytes(memory.resident_bytes),
             HumanBytes(memory.listed_bytes),
-            memory.index_bytes_per_block,
-            memory.tables_bytes_per_block
+            by_block.unwrap_or_default()
         ),
     );
     if let Some(index) = &memory.index_pages {

@@ -151,8 +151,8 @@ impl Geometry {
     /// then all chunks of the shared one: a region each, of which only some have space at a time. Both sizes follow from the
     /// layout: [`Geometry::device_len`], and [`Layout::data_offset`].
     ///
-    /// Defaults: 64 KiB extents; as many shards as threads, 8 at most, but so few that the least regions of [`VOLUMES_PLANNED`] such volumes take at
-    /// most half of the chunks, and more if a shard would be larger than records can address.
+    /// Defaults: 64 KiB extents; as many shards as threads, 8 at most, but so few that the least regions of [`VOLUMES_PLANNED`] such
+    /// volumes take at most half of the chunks, and more if a shard would be larger than records can address.
     ///
     /// # Errors
     /// [`FormatError::Field`] if an option cannot be met, or there are too few or too many chunks; it names the accepted values.

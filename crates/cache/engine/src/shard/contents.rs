@@ -91,8 +91,8 @@ pub(crate) async fn read_state<C: Device>(
     Ok(state)
 }
 
-/// Most bytes that an image can have: every record that fits is of a group, all of them in the index, which is half empty, and two regions are open
-/// and full of the shortest extents.
+/// Most bytes that an image can have: every record that fits is of a group, all of them in the index, which is half empty, and two regions
+/// are open and full of the shortest extents.
 fn image_bytes_max(geometry: &Geometry) -> u64 {
     let regions = u64::from(geometry.regions_per_shard);
     let records = geometry.region_records_max() as u64;

@@ -33,9 +33,9 @@ pub(super) fn take(fd: &OwnedFd, read_only: bool) -> rustix::io::Result<bool> {
     }
 }
 
-/// As [`take`], but waits up to [`BUSY_MAX`] for a lock, and up to [`LINGER_MAX`] for one whose holder is dead. The kernel completes the io_uring
-/// requests of a killed process after its end; until then they keep the file open, locked, and possibly changing.
-/// Opening it earlier would read data that such a write is about to change.
+/// As [`take`], but waits up to [`BUSY_MAX`] for a lock, and up to [`LINGER_MAX`] for one whose holder is dead. The kernel completes the
+/// io_uring requests of a killed process after its end; until then they keep the file open, locked, and possibly changing. Opening it
+/// earlier would read data that such a write is about to change.
 pub(super) fn take_patiently(
     fd: &OwnedFd,
     read_only: bool,
