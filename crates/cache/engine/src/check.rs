@@ -9,7 +9,7 @@ use flaz_device::{Device, IoBuf};
 use crate::cache::CacheError;
 use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, header_copy_bytes};
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
-use crate::format::manifest::{ManifestEntry, RegionUse};
+use crate::format::manifest::{ManifestEntry, RegionUse, entries_checksum};
 use crate::format::summary::SummaryExtent;
 use crate::format::superblock::{State, Superblock};
 use crate::index::Entry;
@@ -342,6 +342,12 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         let read = async {
             let epoch = self.superblock.epoch;
             let state = read_state(self.cache, geometry, shard, self.superblock.cache_id(), epoch).await?;
+            let found = entries_checksum(manifest.iter().copied());
+            if geometry.index_bytes > 0 && found != state.manifest_checksum {
+                let expected = state.manifest_checksum;
+                let what = format!("the manifest has checksum {found:#010x}, expected {expected:#010x}");
+                return Err(crate::shard::ImageError::Contradiction { shard, what });
+            }
             if state.image_bytes == 0 {
                 return Ok(None);
             }

@@ -33,6 +33,8 @@ pub enum PlantedBug {
     PageNotLoaded,
     /// The checksum of an index page is not compared.
     PageNotCompared,
+    /// Blocks whose index pages cannot be read are not dirty for a reclaim, and it drops what is left of its region.
+    UnreadCountsAsClean,
     /// An index page leaves memory before its changes are written.
     ChangedPageEvicted,
     /// The slot of an index page counts as free while the directory names it.

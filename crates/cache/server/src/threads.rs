@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use flaz_engine::cache::shard_set::{Reached, ShardSet, ShardsState, worst_save};
+use flaz_engine::cache::shard_set::{Reached, ShardSet, ShardsState, worst_load, worst_save};
 use flaz_engine::cache::{ShardsUnreachable, Trust};
 use flaz_engine::format::superblock::Superblock;
 use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, ResizeStep, Shrinking};
@@ -171,7 +171,7 @@ impl ShardSet for Threads {
 
     async fn load_images(&self, epoch: Epoch) -> Reached<Result<u64, ImageError>> {
         let loaded = self.ask(STOP_WITHIN, |reply| Order::Load { epoch, reply })?;
-        Ok(loaded.into_iter().sum())
+        Ok(worst_load(loaded))
     }
 
     async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>> {

@@ -93,6 +93,27 @@ pub fn worst_save(outcomes: impl IntoIterator<Item = Result<(), ImageError>>) ->
     worst
 }
 
+/// Combines the outcomes of loading the images of several shards: entries that were refused. Images that contradict their manifests take
+/// precedence, because a log must not be followed then; that there is none is the least of all errors.
+pub fn worst_load(outcomes: impl IntoIterator<Item = Result<u64, ImageError>>) -> Result<u64, ImageError> {
+    let rank = |error: &ImageError| match error {
+        ImageError::Absent { .. } => 0,
+        ImageError::Contradiction { .. } => 2,
+        _ => 1,
+    };
+    let (mut refused, mut worst) = (0, None);
+    for outcome in outcomes {
+        match outcome {
+            Ok(count) => refused += count,
+            Err(error) if worst.as_ref().is_none_or(|worst| rank(worst) < rank(&error)) => {
+                worst = Some(error)
+            }
+            Err(_) => {}
+        }
+    }
+    worst.map_or(Ok(refused), Err)
+}
+
 /// The shards of a group: those whose number modulo `step` is `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -260,14 +281,11 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
     }
 
     async fn load_images(&self, epoch: Epoch) -> Reached<Result<u64, ImageError>> {
-        let mut refused = 0;
+        let mut outcomes = Vec::new();
         for shard in self.shards().iter() {
-            match shard.load_image(epoch).await {
-                Ok(count) => refused += count as u64,
-                Err(error) => return Ok(Err(error)),
-            }
+            outcomes.push(shard.load_image(epoch).await.map(|refused| refused as u64));
         }
-        Ok(Ok(refused))
+        Ok(worst_load(outcomes))
     }
 
     async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>> {

@@ -14,7 +14,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FLZSHARD");
 const WHAT: &str = "shard state";
 /// Most regions that an index image can occupy: as many as fit in the page. With default sizes, a cache of 6 TiB needs this
 /// many in the worst case.
-pub const IMAGE_REGIONS_MAX: usize = 1012;
+pub const IMAGE_REGIONS_MAX: usize = 1011;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -27,6 +27,7 @@ struct RawShardState {
     next_sequence: U64,
     image_bytes: U64,
     image_checksum: U32,
+    manifest_checksum: U32,
     image_region_count: U32,
     image_regions: [U32; IMAGE_REGIONS_MAX],
 }
@@ -48,6 +49,9 @@ pub struct ShardState {
     pub image_bytes: u64,
     /// CRC-32C of the image.
     pub image_checksum: u32,
+    /// [`entries_checksum`](crate::format::manifest::entries_checksum) of the manifest, for a start that reads the log instead of the
+    /// image. It counts only in a cache with an area for index pages: in others, the manifest is not written at a stop.
+    pub manifest_checksum: u32,
     /// Regions (numbers within the shard) that hold the image, in order, each one full except the last.
     pub image_regions: Vec<u32>,
 }
@@ -69,6 +73,7 @@ impl ShardState {
             next_sequence: U64::new(self.next_sequence.0),
             image_bytes: U64::new(self.image_bytes),
             image_checksum: U32::new(self.image_checksum),
+            manifest_checksum: U32::new(self.manifest_checksum),
             image_region_count: U32::new(self.image_regions.len() as u32),
             image_regions: [U32::new(0); IMAGE_REGIONS_MAX],
         };
@@ -120,6 +125,7 @@ impl ShardState {
             next_sequence: Sequence(raw.next_sequence.get()),
             image_bytes: raw.image_bytes.get(),
             image_checksum: raw.image_checksum.get(),
+            manifest_checksum: raw.manifest_checksum.get(),
             image_regions: raw.image_regions[..count].iter().map(|r| r.get()).collect(),
         })
     }
@@ -138,6 +144,7 @@ mod tests {
             next_sequence: Sequence(100),
             image_bytes: 12_345,
             image_checksum: 7,
+            manifest_checksum: 8,
             image_regions: vec![5, 6],
         };
         let mut page = state.to_bytes();

@@ -11,7 +11,8 @@
 //! - A page that is not in memory is in its slot, and the directory has the checksum of the bytes that were written there: an older version
 //!   of the page is as invalid as damage. A stale page would be a stale block.
 //! - A page goes to a free slot, and its last slot is free when that write has succeeded: a failed or torn write damages nothing that
-//!   the directory names.
+//!   the directory names. Only if no slot is free, a page in memory is written over its own: the directory names the frame then.
+//! - The slot of a write that failed is not used again.
 //! - A frame leaves memory only when its page has not changed since the write of it began that succeeded last.
 //! - A group is in one page: see [`super::leaf`].
 //! - After [`PagedIndex::cut`], pages that are away are never read again: their blocks are not cached, or *unknown* if some may be dirty.
@@ -307,7 +308,8 @@ impl PagedIndex {
 
     /// Makes pages leave memory that are too many since the last load. False: changed ones must be written before.
     pub fn make_room(&mut self) -> bool {
-        while self.frames_in_use() > self.frames_max() {
+        // What is in memory stays, as nothing can be read.
+        while !self.is_cut && self.frames_in_use() > self.frames_max() {
             if !self.evict_one() {
                 return false;
             }
@@ -315,7 +317,8 @@ impl PagedIndex {
         true
     }
 
-    /// Evicts the next page that was not used since the hand came by (CLOCK).
+    /// Evicts the next page that was not used since the hand came by (CLOCK). An empty page is removed instead: its blocks belong to the
+    /// page before it from then on.
     fn evict_one(&mut self) -> bool {
         for _ in 0..2 * self.frames.len() {
             self.hand = (self.hand + 1) % self.frames.len();
@@ -324,25 +327,37 @@ impl PagedIndex {
             };
             let is_used = std::mem::take(&mut frame.is_used);
             let is_changed = frame.is_changed() && !planted(PlantedBug::ChangedPageEvicted);
-            let (false, false, false, Some((saved, _))) =
-                (is_used, is_changed, frame.is_writing, frame.saved)
-            else {
+            let (first, saved) = (frame.leaf.first(), frame.saved.map(|(saved, _)| saved));
+            let is_empty = frame.leaf.len() == 0 && first.0 > 0;
+            if is_used || frame.is_writing {
                 continue;
-            };
-            let at = self.directory.find(frame.leaf.first());
+            }
+            let at = self.directory.find(first);
             assert_eq!(self.directory.place(at), Place::Frame(self.hand as u32));
-            self.directory.set_place(at, Place::Away(saved));
+            match saved {
+                _ if is_empty => {
+                    self.directory.remove(at);
+                    if let Some(saved) = saved {
+                        self.slots.give_back(saved.slot);
+                    }
+                }
+                Some(saved) if !is_changed => self.directory.set_place(at, Place::Away(saved)),
+                _ => continue,
+            }
             self.vacate(self.hand as u32);
             return true;
         }
         false
     }
 
-    /// Whether a page is still to be read: it is away, and was not written again.
+    /// Whether a page is still to be read: it is away, was not written again, and may be used.
     #[must_use]
     pub fn is_wanted(&self, read: PageRead) -> bool {
         let at = self.directory.find(read.first);
-        self.directory.first(at) == read.first && self.directory.place(at) == Place::Away(read.saved)
+        // What was written to the origin since the cut is not in the page.
+        !self.is_cut
+            && self.directory.first(at) == read.first
+            && self.directory.place(at) == Place::Away(read.saved)
     }
 
     /// A page was read: brings it into memory, unless that is done already.
@@ -396,7 +411,10 @@ impl PagedIndex {
             if frame.is_writing || !frame.is_changed() {
                 continue;
             }
-            let Some(slot) = self.slots.take() else { break };
+            let own = || frame.saved.take().map(|(saved, _)| saved.slot);
+            let Some(slot) = self.slots.take().or_else(own) else {
+                continue;
+            };
             frame.is_writing = true;
             let bytes = frame.leaf.to_bytes(self.plan.mark, self.plan.page_bytes);
             let (checksum, dirty) = (crc32c::crc32c(&bytes), frame.leaf.any_dirty());
@@ -431,11 +449,11 @@ impl PagedIndex {
                             false => old.map(|(old, _)| old),
                         }
                     }
-                    false => Some(write.saved),
+                    false => None,
                 }
             }
             // The page is part of another one by now.
-            None => Some(write.saved),
+            None => succeeded.then_some(write.saved),
         };
         if let Some(free) = free {
             self.slots.give_back(free.slot);

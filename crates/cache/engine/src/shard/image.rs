@@ -77,8 +77,8 @@ impl<P: Platform> Shard<P> {
             flushed.map_err(|source| ImageError::Origin { shard, source })?;
         }
         let image = self.fit_image().await?;
-        // Without an image, the next start recovers.
-        if self.must_be_whole() || self.map.is_paged() {
+        // In a cache with an area for index pages, the next start may read the log.
+        if self.must_be_whole() || self.id.layout.index_bytes > 0 {
             self.write_whole_manifest().await.map_err(device)?;
         }
         let wanted = image.len().div_ceil(self.id.layout.region_bytes as usize);
@@ -104,10 +104,8 @@ impl<P: Platform> Shard<P> {
             epoch: self.id.epoch,
             next_sequence: self.log.next_sequence(),
             image_bytes: image.len() as u64,
-            image_checksum: match self.map.is_paged() {
-                true => self.log.manifest_checksum(),
-                false => crc32c::crc32c(&image),
-            },
+            image_checksum: crc32c::crc32c(&image),
+            manifest_checksum: self.log.manifest_checksum(),
             image_regions: regions,
         };
         let page = IoBuf::copy_of(&state.to_bytes());
@@ -251,8 +249,8 @@ impl<P: Platform> Shard<P> {
             },
             Ok(manifest) => {
                 let found = entries_checksum(manifest.entries);
-                if state.image_bytes == 0 && found != state.image_checksum {
-                    let expected = state.image_checksum;
+                if found != state.manifest_checksum {
+                    let expected = state.manifest_checksum;
                     return self.contradiction(format!("checksum {found:#010x}, expected {expected:#010x}"));
                 }
                 ImageError::Absent { shard }

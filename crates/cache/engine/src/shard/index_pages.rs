@@ -8,9 +8,9 @@ use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::index::{CHANGES_MIN, Entry, Pass};
 use crate::units::{BlockNumber, LocalBlock};
 
-/// The ghost of the policy may take one part in so many of the memory for the index. While the log is read after a crash, there is no
-/// ghost, and index pages have that part: the changes of a pass take the rest.
-const GHOST_SHARE: u64 = 4;
+/// The ghost of the policy may take one part in so many of the memory for the index. While the log is read, nothing is in the ghost, and
+/// index pages have that part: the changes of a pass take the rest.
+pub(super) const GHOST_SHARE: u64 = 4;
 
 impl<P: Platform> Shard<P> {
     /// Waits until the index pages of blocks of one stripe are in memory: see [`BlockMap::load`](super::map::BlockMap::load). If pages
@@ -54,12 +54,9 @@ impl<P: Platform> Shard<P> {
         self: &Rc<Self>,
         only_dirty: bool,
         pick: impl Fn(LocalBlock, Entry) -> Option<T>,
-    ) -> Vec<T> {
+    ) -> Option<Vec<T>> {
         let picked = self.map.pick(&self.cache, only_dirty, pick).await;
-        picked.unwrap_or_else(|why| {
-            self.fence(&why);
-            Vec::new()
-        })
+        picked.inspect_err(|why| self.fence(why)).ok()
     }
 
     /// Waits until no index page is being written: a write must not land in the index of a successor.
@@ -81,10 +78,59 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Divides the memory for the index between its pages and all else that grows with the cache.
+    /// Bounds the pages: they have the memory for the index that is left by all else that grows with the cache.
     pub(super) fn fit_pages(&self) {
         let Some(memory) = self.index_memory else { return };
-        self.tuning.limit_memory(memory / GHOST_SHARE);
         self.map.set_memory(memory.saturating_sub(self.grown_bytes()));
+    }
+}
+
+#[cfg(all(test, feature = "planted-bugs"))]
+mod tests {
+    use crate::format::geometry::GeometryOptions;
+    use crate::planted::{PlantedBug, page_index, plant};
+    use crate::policy::Ring;
+    use crate::shard::log::{Append, Class};
+    use crate::shard::simulated::Disks;
+    use crate::units::{BlockNumber, LocalBlock};
+
+    /// The dirty blocks before and after the device dies and a region that is full of them is reclaimed. Of their pages only a few are in
+    /// memory.
+    fn left_after_reclaim() -> (u64, u64) {
+        page_index(true);
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            for block in 0..200 {
+                shard.writeback.note_dirty_record();
+                let value = block as u8;
+                shard.load_page(LocalBlock(block)).await;
+                let what = Append::SameFilled { value, dirty: true };
+                let appended = shard
+                    .log
+                    .append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
+                let entry = appended.expect("there is room").entry;
+                shard
+                    .map
+                    .install(&shard.log, LocalBlock(block), entry.with_dirty(true));
+            }
+            shard.log.close_regions();
+            assert!(shard.make_log_stable().await);
+            shard.pages_written().await;
+            let before = shard.dirty_blocks();
+            disks.cache.set_dead(true);
+            assert!(!shard.reclaim_one(true).await, "nothing is moved");
+            (before, shard.dirty_blocks())
+        })
+    }
+
+    #[test]
+    fn a_reclaim_that_cannot_read_pages_drops_no_dirty_block() {
+        assert_eq!(left_after_reclaim(), (200, 200));
+        plant(Some(PlantedBug::UnreadCountsAsClean));
+        let (before, after) = left_after_reclaim();
+        plant(None);
+        page_index(false);
+        assert!(after < before, "the defect is not found");
     }
 }

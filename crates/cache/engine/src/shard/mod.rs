@@ -132,7 +132,7 @@ use flaz_device::{Device, Env, IoBuf};
 use self::fragment::Packer;
 use crate::advise::Space;
 use crate::format::extent::FRAGMENT_HEADER_BYTES;
-use crate::format::geometry::{Geometry, PAGE_BYTES, REGIONS_MIN};
+use crate::format::geometry::{Geometry, PAGE_BYTES, REGIONS_MIN, SHARDS_MAX};
 use crate::host_record::HostRecords;
 use crate::index::PagePlan;
 use crate::planted;
@@ -316,8 +316,15 @@ impl<P: Platform> Shard<P> {
             cache,
             origin,
             following: Following::new(),
-            tuning: Tuning::new(settings, room / BLOCK_BYTES as u64),
-            map: BlockMap::new(&geometry, page_plan(&geometry, (cache_id, number), index_memory)),
+            tuning: Tuning::new(
+                settings,
+                room / BLOCK_BYTES as u64,
+                index_memory.map(|bytes| bytes / index_pages::GHOST_SHARE),
+            ),
+            map: BlockMap::new(
+                &geometry,
+                page_plan(&geometry, (cache_id, number, epoch), index_memory),
+            ),
             index_memory,
             log: SegmentLog::new(
                 geometry,
@@ -656,10 +663,14 @@ impl<P: Platform> Shard<P> {
     }
 }
 
-/// The dimensions of the index of a shard (with the number of its cache), which has so much memory; `None`: it is a table.
-fn page_plan(geometry: &Geometry, (cache_id, shard): (u32, u32), memory: Option<u64>) -> Option<PagePlan> {
+/// The dimensions of the index of a shard of a cache in an opening, which has so much memory; `None`: it is a table.
+fn page_plan(
+    geometry: &Geometry,
+    (cache_id, shard, epoch): (u32, u32, Epoch),
+    memory: Option<u64>,
+) -> Option<PagePlan> {
     let small = planted::is_index_paged() && geometry.index_bytes > 0;
-    let mark = u64::from(cache_id) << 32 | u64::from(shard);
+    let mark = u64::from(cache_id) << 32 ^ u64::from(epoch.0) << SHARDS_MAX.ilog2() ^ u64::from(shard);
     let slots = |page_bytes: u64| (geometry.shard_index_len() / page_bytes) as u32;
     if small {
         let bytes = u64::from(geometry.sector_bytes);

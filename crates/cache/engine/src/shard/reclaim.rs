@@ -20,7 +20,7 @@ use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Fate, Price, Ring};
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, BlockNumber, Location};
+use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock, Location};
 
 /// Records judged before reclaim yields to other tasks.
 const JUDGE_YIELD_RECORDS: usize = 256;
@@ -90,16 +90,17 @@ impl<P: Platform> Shard<P> {
         self.fit_pages();
         self.log.hold_for_reclaim(self.dirty_blocks() > 0);
         let (contents, ()) = join(self.contents_of(victim), self.tell_of_reclaim(victim)).await;
+        let mut survivors = Vec::new();
         match contents {
             Ok(contents) => {
-                let survivors = self.judge(victim, &contents, keep).await;
+                survivors = self.judge(victim, &contents, keep).await;
                 self.store_again(&survivors).await;
             }
             Err(error) => {
                 tracing::warn!(shard = self.id.number, region = victim.region, %error, "dropped a region that cannot be read");
             }
         }
-        let evacuated = self.evacuate(victim.region).await && self.sweep(victim.region).await;
+        let evacuated = self.evacuate(victim.region).await && self.sweep(victim.region, &survivors).await;
         if evacuated {
             self.free_region(victim).await;
             self.log.hold_for_reclaim(false);
@@ -121,7 +122,9 @@ impl<P: Platform> Shard<P> {
             if self.log.live_in(number) == 0 || planted(PlantedBug::ReclaimedBeforeClean) {
                 return true;
             }
-            let left = self.dirty_in(number).await;
+            let Some(left) = self.dirty_in(number).await else {
+                return false;
+            };
             let mut homeless = Vec::new();
             for dirty in left {
                 if !self.move_dirty(&dirty).await {
@@ -178,20 +181,22 @@ impl<P: Platform> Shard<P> {
                 self.env.sleep(EVACUATE_PAUSE).await;
             }
             if self.is_stopping() || self.cache.is_fenced() {
-                return self.dirty_in(number).await.is_empty();
+                return self.dirty_in(number).await.is_some_and(|left| left.is_empty());
             }
         }
     }
 
-    async fn dirty_in(self: &Rc<Self>, number: u32) -> Vec<Dirty> {
+    /// The dirty blocks of a region. `None`: index pages cannot be read, so it may have others.
+    async fn dirty_in(self: &Rc<Self>, number: u32) -> Option<Vec<Dirty>> {
         if self.map.dirty_blocks() == 0 {
-            return Vec::new();
+            return Some(Vec::new());
         }
         self.pick_blocks(true, |block, entry| {
             let is_here = entry.dirty() && self.log.region_of(entry.location()) == number;
             is_here.then(|| self.dirty_now(block, entry))?
         })
         .await
+        .or_else(|| planted(PlantedBug::UnreadCountsAsClean).then(Vec::new))
     }
 
     /// Stores the contents of a dirty block again, or a record that the contents are lost. The latter only after repeated
@@ -378,24 +383,42 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Drops the blocks that the index still has in the region: no summary listed them, or they could not be moved. False: some are left,
-    /// because index pages cannot be read.
-    async fn sweep(self: &Rc<Self>, number: u32) -> bool {
-        if self.log.live_in(number) == 0 {
-            return true;
+    /// Drops the clean blocks that the index still has in the region: those of `survivors` that could not be moved, and those that no
+    /// summary listed. False: some are left, because index pages cannot be read.
+    async fn sweep(self: &Rc<Self>, number: u32, survivors: &[Survivor]) -> bool {
+        let unmoved = survivors.iter().map(|survivor| survivor.block);
+        self.drop_clean_in(number, unmoved).await;
+        // All of the index is searched for the others, so not without need.
+        if self.log.live_in(number) > 0 {
+            let here = |entry: Entry| self.log.region_of(entry.location()) == number;
+            let left = self
+                .pick_blocks(false, |block, entry| here(entry).then_some(block))
+                .await;
+            self.drop_clean_in(number, left.unwrap_or_default().into_iter())
+                .await;
         }
+        self.log.live_in(number) == 0
+    }
+
+    /// Drops those of these blocks that are clean and in the region.
+    async fn drop_clean_in(self: &Rc<Self>, number: u32, blocks: impl Iterator<Item = LocalBlock>) {
+        let drops_all = planted(PlantedBug::ReclaimedBeforeClean) || planted(PlantedBug::UnreadCountsAsClean);
+        let clean = |entry: Entry| !entry.dirty() || drops_all;
         let here = |entry: Entry| self.log.region_of(entry.location()) == number;
-        let left = self
-            .pick_blocks(false, |block, entry| here(entry).then_some(block))
-            .await;
-        for block in left {
+        for block in blocks {
+            if self.log.live_in(number) == 0 {
+                return;
+            }
             self.load_page(block).await;
-            if self.map.lookup(block).is_some_and(here) {
+            if self
+                .map
+                .lookup(block)
+                .is_some_and(|entry| here(entry) && clean(entry))
+            {
                 self.map.remove(&self.log, block);
                 count(&self.stats.counters.reclaimed_blocks, 1);
             }
         }
-        self.log.live_in(number) == 0
     }
 
     /// Marks the region as *reclaiming* in the manifest before the first block leaves it. From then on recovery ignores its

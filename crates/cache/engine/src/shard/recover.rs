@@ -224,7 +224,7 @@ impl<P: Platform> Shard<P> {
         let dropped = self
             .pick_blocks(false, |block, entry| clean(entry).then_some(block))
             .await;
-        for block in dropped {
+        for block in dropped.unwrap_or_default() {
             self.load_page(block).await;
             self.map.remove(&self.log, block);
         }

@@ -62,7 +62,8 @@ impl<P: Platform> Shard<P> {
         if !few && entries_max.is_none() {
             let mut all = self
                 .pick_blocks(false, |block, entry| self.intended(unknown, block, entry))
-                .await;
+                .await
+                .unwrap_or_default();
             all.sort_unstable_by_key(|(block, _)| *block);
             self.drop_and_note(all, &mut dropped).await;
             return dropped;

@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
-use crate::policy::{Admission, Allowance, Fate, Policy, Price, Ring, RingSizes, block_key};
+use crate::policy::{Admission, Allowance, Fate, Policy, PolicyKind, Price, Ring, RingSizes, block_key};
 use crate::settings::Settings;
 use crate::units::LocalBlock;
 
@@ -14,13 +14,28 @@ pub(super) struct Tuning {
     policy: RefCell<Box<dyn Policy>>,
     /// Number of uncompressed blocks that fit in the shard.
     room: Cell<u64>,
+    /// Most bytes of memory of the policy.
+    memory_max: Option<u64>,
+}
+
+/// A policy of this kind. `memory_max`: as of [`Tuning`].
+fn policy(kind: PolicyKind, room: u64, memory_max: Option<u64>) -> Box<dyn Policy> {
+    // Policies take less than two bytes for each block.
+    let least = memory_max.map_or(room, |bytes| room.min(bytes / 2));
+    let mut policy = kind.build(least);
+    if let Some(bytes) = memory_max {
+        policy.limit_memory(bytes);
+        policy.capacity(room);
+    }
+    policy
 }
 
 impl Tuning {
-    /// For a shard that fits `room` uncompressed blocks.
-    pub(super) fn new(settings: Settings, room: u64) -> Self {
+    /// For a shard that fits `room` uncompressed blocks. The policy has at most `memory_max` bytes, or as many as it needs.
+    pub(super) fn new(settings: Settings, room: u64, memory_max: Option<u64>) -> Self {
         Self {
-            policy: RefCell::new(settings.policy.build(room)),
+            policy: RefCell::new(policy(settings.policy, room, memory_max)),
+            memory_max,
             settings: RefCell::new(settings),
             room: Cell::new(room),
         }
@@ -41,7 +56,7 @@ impl Tuning {
     pub(super) fn change(&self, change: &Settings, cached: u64) {
         let before = self.settings.replace(change.clone());
         if before.policy != change.policy {
-            let mut policy = change.policy.build(self.room.get());
+            let mut policy = policy(change.policy, self.room.get(), self.memory_max);
             policy.cached_blocks(cached);
             *self.policy.borrow_mut() = policy;
         }
@@ -99,11 +114,6 @@ impl Tuning {
         self.policy.borrow_mut().reclaim(ring, key, hits, price)
     }
 
-    /// Bounds the memory of the policy.
-    pub(super) fn limit_memory(&self, bytes: u64) {
-        self.policy.borrow_mut().limit_memory(bytes);
-    }
-
     pub(super) fn memory_bytes(&self) -> usize {
         self.policy.borrow().memory_bytes()
     }
@@ -122,8 +132,23 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_stays_within_its_memory_whatever_changes() {
+        for kind in [PolicyKind::S3Fifo, PolicyKind::SecondTouch] {
+            let tuning = Tuning::new(settings(kind), 1 << 20, Some(64 << 10));
+            let most = (64 << 10) + 1024;
+            assert!(((32 << 10)..most).contains(&tuning.memory_bytes()), "{kind:?}");
+            tuning.reclaim_begins(10 << 20);
+            tuning.set_room(8 << 20);
+            assert!(tuning.memory_bytes() < most, "{kind:?}");
+            tuning.change(&settings(PolicyKind::Fifo), 10 << 20);
+            tuning.change(&settings(kind), 10 << 20);
+            assert!(((32 << 10)..most).contains(&tuning.memory_bytes()), "{kind:?}");
+        }
+    }
+
+    #[test]
     fn less_of_the_budget_admits_and_keeps_less() {
-        let tuning = Tuning::new(settings(PolicyKind::S3Fifo), 1000);
+        let tuning = Tuning::new(settings(PolicyKind::S3Fifo), 1000, None);
         let admit = |block, allowance| tuning.admit_within(LocalBlock(block), allowance);
         let keeps = |hits, price, allowance| {
             let fate = tuning.reclaim(Ring::Main, LocalBlock(9), hits, price, allowance);
@@ -169,7 +194,7 @@ mod tests {
 
     #[test]
     fn only_a_policy_of_another_kind_starts_anew() {
-        let tuning = Tuning::new(settings(PolicyKind::SecondTouch), 1000);
+        let tuning = Tuning::new(settings(PolicyKind::SecondTouch), 1000, None);
         let admit = || tuning.admit(LocalBlock(7));
         assert!(matches!(admit(), Admission::Refuse), "the first touch");
         let mut same = settings(PolicyKind::SecondTouch);

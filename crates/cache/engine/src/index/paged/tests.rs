@@ -81,7 +81,7 @@ fn a_paged_index_agrees_with_the_table() {
         let (mut paged, mut device) = (small(20_000), Device::default());
         let mut table = Index::new(LocalBlock(1 << 30), 100_000);
         let mut model = BTreeMap::new();
-        let mut under_way: Vec<PageWrite> = Vec::new();
+        let (mut under_way, mut failed): (Vec<PageWrite>, _) = (Vec::new(), 0);
         for step in 0..60_000_u64 {
             let block = block(&mut random, kind, step);
             load(&mut paged, &mut device, block);
@@ -118,9 +118,11 @@ fn a_paged_index_agrees_with_the_table() {
                 if succeeded || random.below(2) == 0 {
                     device.write(&write);
                 }
+                failed += usize::from(!succeeded);
                 paged.end_write(&write, succeeded);
             }
         }
+        failed += under_way.len();
         under_way.iter().for_each(|write| paged.end_write(write, false));
         assert_eq!((paged.len(), paged.fragments), (table.len(), table.fragments));
         assert_eq!(
@@ -134,7 +136,12 @@ fn a_paged_index_agrees_with_the_table() {
             Place::Frame(frame) => paged.frame(frame).saved.is_some(),
         };
         let saved = pages.filter(saved).count();
-        assert_eq!(paged.slots.in_use() as usize, saved, "no slot is lost");
+        let in_use = paged.slots.in_use() as usize;
+        assert_eq!(
+            in_use,
+            saved + failed,
+            "only slots that cannot be written are lost"
+        );
     }
 }
 
@@ -198,10 +205,16 @@ fn a_page_whose_write_failed_stays_in_memory() {
     load(&mut index, &mut device, LocalBlock(0));
     index.remove(LocalBlock(0));
     let in_use = index.slots.in_use();
-    for write in index.begin_writes(1000) {
-        index.end_write(&write, false);
+    let writes = index.begin_writes(1000);
+    for write in &writes {
+        index.end_write(write, false);
     }
-    assert_eq!(index.slots.in_use(), in_use);
+    let failed = writes.len() as u32;
+    assert_eq!(
+        index.slots.in_use(),
+        in_use + failed,
+        "their slots are not used again"
+    );
     index.plan.frames_min = 0;
     assert!(!index.make_room());
     assert!(index.has(LocalBlock(0)) && index.get(LocalBlock(0)).is_none());
@@ -293,5 +306,76 @@ fn an_entry_takes_little_memory() {
     assert!(
         each < 0.1 && fill > 0.5,
         "{each} bytes of directory an entry, pages {fill:.2} full"
+    );
+}
+
+/// Without a free slot, pages that have one are still written, and what is in them is not lost.
+#[test]
+fn a_full_area_is_written_in_place() {
+    let entry = |n: u64, turn: u64| Entry::fragment(Location(n + 1), 100 + turn as usize);
+    let blocks = (FRAMES_MIN + 6) as u64 * ENTRIES_MAX as u64;
+    let filled = |slots: u32| {
+        let (mut index, mut device) = (small(slots), Device::default());
+        for n in 0..blocks {
+            load(&mut index, &mut device, LocalBlock(n));
+            index.insert(LocalBlock(n), entry(n, 0));
+        }
+        for write in index.begin_writes(1000) {
+            device.write(&write);
+            index.end_write(&write, true);
+        }
+        (index, device)
+    };
+    let pages = filled(1000).0.page_count() as u32;
+    let (mut index, mut device) = filled(pages);
+    assert!(index.slots.take().is_none(), "no slot is free");
+    let mut random = Random::new(8);
+    for turn in 1..400 {
+        let block = LocalBlock(random.below(blocks));
+        load(&mut index, &mut device, block);
+        index.insert(block, entry(block.0, turn));
+        load(&mut index, &mut device, block);
+        assert_eq!(index.get(block), Some(entry(block.0, turn)));
+    }
+    assert_eq!(entries(&mut index, &mut device).len() as u64, blocks);
+}
+
+/// A page that has become empty takes no slot and no place in the directory once it leaves memory.
+#[test]
+fn empty_pages_are_removed() {
+    let (mut index, mut device) = (small(1000), Device::default());
+    // Every other page is emptied, while its neighbours are away.
+    let pages = 3 * FRAMES_MIN as u64;
+    let blocks = |page: u64| page << 21..(page << 21) + 200;
+    for block in (0..pages).flat_map(blocks) {
+        load(&mut index, &mut device, LocalBlock(block));
+        index.insert(
+            LocalBlock(block),
+            Entry::fragment(Location(block % 1000 + 1), 100),
+        );
+    }
+    for block in (1..pages).step_by(2).flat_map(blocks) {
+        load(&mut index, &mut device, LocalBlock(block));
+        index.remove(LocalBlock(block));
+    }
+    let left = entries(&mut index, &mut device).len() as u64;
+    assert_eq!(left, pages.div_ceil(2) * 200);
+    assert!(index.page_count() as u64 <= pages / 2 + FRAMES_MIN as u64);
+}
+
+/// After the cut, no page is read: what was written past the cache since is not in it.
+#[test]
+fn no_page_returns_after_the_cut() {
+    let (mut index, device) = written();
+    let read = index.missing(LocalBlock(0)..LocalBlock(1))[0];
+    assert!(index.is_wanted(read));
+    index.cut();
+    assert!(!index.is_wanted(read));
+    index
+        .put(read, &device.read(read.slot()).to_vec())
+        .expect("it is ignored");
+    assert_eq!(
+        (index.is_lost(LocalBlock(0)), index.get(LocalBlock(0))),
+        (true, None)
     );
 }

@@ -91,7 +91,8 @@ async fn recovered(shard: &Rc<Shard<Simulated>>) -> Outcome {
     let recovered = shard.recover(|| told.set(told.get() + 1)).await;
     let mut entries = shard
         .pick_blocks(false, |block, entry| Some((block, entry)))
-        .await;
+        .await
+        .expect("it is a table");
     entries.sort_unstable_by_key(|(block, _)| *block);
     let regions = 0..shard.id.opened.regions_per_shard;
     Outcome {
