@@ -343,12 +343,13 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let epoch = self.superblock.epoch;
             let state = read_state(self.cache, geometry, shard, self.superblock.cache_id(), epoch).await?;
             let found = entries_checksum(manifest.iter().copied());
-            if geometry.index_bytes > 0 && found != state.manifest_checksum {
+            let may_be_paged = geometry.index_bytes > 0;
+            if may_be_paged && found != state.manifest_checksum {
                 let expected = state.manifest_checksum;
                 let what = format!("the manifest has checksum {found:#010x}, expected {expected:#010x}");
                 return Err(crate::shard::ImageError::Contradiction { shard, what });
             }
-            if state.image_bytes == 0 {
+            if may_be_paged && state.image_bytes == 0 {
                 return Ok(None);
             }
             let image = read_image(self.cache, geometry, &state).await?;

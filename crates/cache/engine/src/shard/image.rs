@@ -271,7 +271,8 @@ impl<P: Platform> Shard<P> {
             epoch,
         )
         .await?;
-        if state.image_bytes == 0 || self.map.is_paged() {
+        let may_be_paged = self.id.layout.index_bytes > 0;
+        if may_be_paged && state.image_bytes == 0 || self.map.is_paged() {
             return Err(self.without_image(&state).await);
         }
         let image = read_image(self.cache.device(), &self.id.layout, &state).await?;

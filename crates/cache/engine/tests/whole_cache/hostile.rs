@@ -80,8 +80,8 @@ fn absurd_superblocks_are_refused() {
         |n: u64| n.to_le_bytes().to_vec(),
     );
     let cases = [
-        (8, u32s(4), "format version 4, expected 5: recreate the cache"),
-        (8, u32s(6), "format version 6"),
+        (8, u32s(5), "format version 5, expected 6: recreate the cache"),
+        (8, u32s(7), "format version 7"),
         (16, u64s(2), "features"),
         (40, u64s(u64::MAX), "generation"),
         (56, u64s(1 << 20), "device size"),
@@ -208,15 +208,15 @@ fn absurd_shard_states_start_cold() {
         .flatten()
         .collect();
     let cases: [(&str, Patches<'_>); 8] = [
-        ("no image", &[(44, &[0; 4])]),
-        ("65 regions", &[(44, &65u32.to_le_bytes())]),
-        ("a region that is not there", &[(48, &8u32.to_le_bytes())]),
+        ("no image", &[(48, &[0; 4])]),
+        ("65 regions", &[(48, &65u32.to_le_bytes())]),
+        ("a region that is not there", &[(52, &8u32.to_le_bytes())]),
         (
             "one region many times",
             &[
                 (32, &(8u64 << 20).to_le_bytes()),
-                (44, &64u32.to_le_bytes()),
-                (48, &many),
+                (48, &64u32.to_le_bytes()),
+                (52, &many),
             ],
         ),
         ("an endless image", &[(32, &[0xff; 8])]),
@@ -237,8 +237,8 @@ fn an_image_that_is_longer_than_any_is_not_read() {
     let victim = Victim::new();
     let image = victim.with_state(|page| {
         put(page, 32, &(2 * victim.geometry.region_bytes).to_le_bytes());
-        put(page, 44, &2u32.to_le_bytes());
-        put(page, 48, &[6, 0, 0, 0, 7, 0, 0, 0]);
+        put(page, 48, &2u32.to_le_bytes());
+        put(page, 52, &[6, 0, 0, 0, 7, 0, 0, 0]);
     });
     let rig = Rig::from_images(1, &victim.origin, &image);
     let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
