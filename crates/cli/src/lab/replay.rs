@@ -10,7 +10,7 @@ use flaz_codec::CodecChoice;
 use flaz_data::Distribution;
 use flaz_engine::policy::PolicyKind;
 use flaz_replay::contents::Contents;
-use flaz_replay::model::Model;
+use flaz_replay::model::{Model, Seek};
 use flaz_replay::sample::SHIFT_MAX;
 use flaz_replay::sizing::{COMBINATIONS_MAX, Options, Progress, size};
 use flaz_replay::{html, text};
@@ -216,7 +216,10 @@ fn model(text: &str) -> Result<Model, String> {
     Ok(Model {
         latency,
         // As a disk, if it is as slow as one.
-        sequential_is_free: latency >= Duration::from_millis(2),
+        seek: match latency >= Duration::from_millis(2) {
+            true => Seek::Fixed,
+            false => Seek::None,
+        },
         read_bytes_per_second: read,
         write_bytes_per_second: write,
         parallelism: 1,
@@ -276,10 +279,7 @@ mod tests {
     fn options_are_parsed() {
         assert_eq!(model("hdd"), Ok(Model::HDD));
         let own = model("0.5ms,200MB/s,180MB/s").expect("a model");
-        assert_eq!(
-            (own.latency, own.sequential_is_free),
-            (Duration::from_micros(500), false)
-        );
+        assert_eq!((own.latency, own.seek), (Duration::from_micros(500), Seek::None));
         assert_eq!(
             (own.read_bytes_per_second, own.write_bytes_per_second),
             (200_000_000, 180_000_000)

@@ -13,7 +13,10 @@ use crate::text::tables;
 const STYLE: &str = "\
 :root { --c0: #1f6feb; --c1: #c2410c; --c2: #15803d; --c3: #7e22ce; }
 @media (prefers-color-scheme: dark) { :root { --c0: #6ea8fe; --c1: #fb923c; --c2: #4ade80; --c3: #c084fc; } }
-figure { max-width: 860px; } figure + figure { margin-top: 16px; }
+figure { max-width: 860px; } figure + figure { margin-top: 16px; } .scroll + figure { margin-top: 28px; }
+table { font-size: 15px; } th, td { padding: 6px 9px; }
+.names-2 :is(th, td):nth-child(-n + 2), .names-3 :is(th, td):nth-child(-n + 3) { text-align: left; }
+.names-2 :is(th, td):last-child { text-align: left; white-space: normal; }
 svg .c0 { stroke: var(--c0); } svg .c1 { stroke: var(--c1); } svg .c2 { stroke: var(--c2); } svg .c3 { stroke: var(--c3); }
 svg .bar.c0 { fill: var(--c0); } svg .bar.c1 { fill: var(--c1); } svg .bar.c2 { fill: var(--c2); } svg .bar.c3 { fill: var(--c3); }
 svg text.c0 { fill: var(--c0); stroke: none; } svg text.c1 { fill: var(--c1); stroke: none; }
@@ -115,9 +118,9 @@ fn gains(rows: &[&SizeReport]) -> String {
             }
         }
         let middle = left + slot / 2.0;
-        drawing.text("", "middle", (middle, BOTTOM + 18.0), &row.machine);
-        let share = format!("{:.0} %", row.share * 100.0);
-        drawing.text("", "middle", (middle, BOTTOM + 34.0), &share);
+        drawing.text("tick", "middle", (middle, BOTTOM + 18.0), &row.machine);
+        let share = format!("{} %", (row.share * 1000.0).round() / 10.0);
+        drawing.text("tick", "middle", (middle, BOTTOM + 34.0), &share);
     }
     drawing.labels(RIGHT + 10.0, labels, (20.0, BOTTOM));
     drawing.finish()
@@ -144,7 +147,9 @@ fn windows(report: &EvaluationReport) -> String {
     drawing.x_axis(x, y, &marks, "Seconds");
     let mut labels = Vec::new();
     for (number, it) in report.reclaiming.iter().enumerate() {
-        let class = format!("c{}", number % COLOURS);
+        // The first line is that of no codec; the others have the colours of their bars.
+        let count = report.reclaiming.len();
+        let class = format!("c{}", (number + count - 1) % count % COLOURS);
         let line: Vec<(f64, f64)> = (it.windows.iter().enumerate())
             .map(|(window, share)| (x.at((window as f64 + 0.5) * seconds), y.at(*share)))
             .collect();
@@ -163,5 +168,6 @@ fn section(main: &mut String, it: crate::text::Table) {
         let _ = writeln!(main, "<p>{}</p>", escape(&it.paper));
     }
     let heads: Vec<&str> = it.heads.iter().map(AsRef::as_ref).collect();
-    main.push_str(&table("", &heads, it.rows));
+    let class = format!("names-{}", it.names);
+    main.push_str(&table(&class, &heads, it.rows));
 }

@@ -1,8 +1,7 @@
 //! The machines of the paper: one or several disks and SSDs, each set a stripe.
 //!
-//! A device is that of `flaz serve --emulate-origin` and `--emulate-cache`: positioning, transfer, and a queue in the order of arrival,
-//! in the time of its environment, virtual or real. A disk passes over a short gap between two accesses, as disks do. A stripe splits a
-//! request over its members.
+//! A device is one of [`flaz_runtime::emulate`], in the time of its environment, virtual or real: an SSD with several accesses at a time, a
+//! disk that orders the requests that wait. A stripe splits a request over its members.
 
 use std::rc::Rc;
 
@@ -44,7 +43,7 @@ impl Machine {
             name,
             disks,
             ssds,
-            disk: Model::HDD,
+            disk: Model::QUEUEING_HDD,
             ssd: Model::SSD,
         }
     }
@@ -89,7 +88,7 @@ impl<E: Env> Stripe<E> {
                 };
                 std::sync::Arc::new(of_page) as Background
             });
-            Emulated::without_warning(Memory::new(member_len, background), env.clone(), model).passing_gaps()
+            Emulated::without_warning(Memory::new(member_len, background), env.clone(), model)
         };
         Self {
             members: (0..count).map(member).collect(),
@@ -282,19 +281,20 @@ mod tests {
         let sim = Sim::new(1);
         let env = sim.env();
         let took = |machine: Machine| {
-            let stripe = machine.origin(&env, 16 << 20, &numbered());
+            let stripe = machine.origin(&env, 512 << 20, &numbered());
             sim.block_on(async {
                 let before = env.now();
                 // Of eight different members, and too far apart for one to wait until the next one passes under the head.
-                let chunks = (0..8).map(|number| number * 33);
+                let chunks = (0..8).map(|number| number * 1001);
                 let reads = chunks.map(|chunk| stripe.read_at(chunk * CHUNK_BYTES, IoBuf::new(4096)));
                 futures_util::future::join_all(reads).await;
                 env.now().since(before)
             })
         };
-        let position = Duration::from_micros(12_600);
-        assert!(took(Machine::ALL[0]) > 8 * position);
-        let eight = took(Machine::ALL[1]);
-        assert!(eight > position && eight < 2 * position, "{eight:?}");
+        // A seek and up to a turn, and seven of them one after another.
+        let ms = Duration::from_millis;
+        let (one, eight) = (took(Machine::ALL[0]), took(Machine::ALL[1]));
+        assert!(one > 7 * ms(5), "{one:?}");
+        assert!(eight > ms(4) && eight < ms(25), "{eight:?}");
     }
 }

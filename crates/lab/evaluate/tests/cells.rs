@@ -14,6 +14,7 @@ use flaz_evaluate::workload::Workload;
 use flaz_evaluate::workload::generated::Generated;
 use flaz_evaluate::{html, real_time, text};
 use flaz_page::well_formed::elements;
+use flaz_random::Random;
 use flaz_trace::recording::{Recorded, Stored};
 use flaz_trace::{Op, Request};
 
@@ -57,22 +58,23 @@ fn measure(load: &Workload, setup: &Setup) -> Measured {
 
 #[test]
 fn time_is_that_of_disk_ssd_client_and_processor() {
-    // Far apart, one after another.
-    let requests = (0..200).map(|number| read(number * 640, 1, 100, 64));
+    // In random order, one after another.
+    let order = Random::new(1).permutation(1000);
+    let requests = (order.into_iter()).map(|number| read(u64::from(number) * 640, 1, 100, 64));
     let load = Workload::new("far", requests).expect("a load");
     let near = |measured: &Measured, each_us: u64| {
-        let expected = Duration::from_micros(200 * each_us);
+        let expected = Duration::from_micros(1000 * each_us);
         let off = measured.elapsed.as_secs_f64() / expected.as_secs_f64();
         // The last blocks are in an extent in memory.
-        assert!((0.95..1.03).contains(&off), "{measured:?} beside {expected:?}");
+        assert!((0.95..1.05).contains(&off), "{measured:?} beside {expected:?}");
     };
-    // 12.6 ms, 41 us of transfer, 100 us of the client, 13 us of the processor.
+    // 12.6 ms on average, 41 us of transfer, 100 us of the client, 13 us of the processor.
     near(
         &measure(&load, &setup(None, CodecChoice::NONE)),
         12_600 + 41 + 100 + 13,
     );
     let cached = measure(&load, &setup(Some(16 * MIB), CodecChoice::NONE));
-    assert_eq!((cached.hit_blocks, cached.miss_blocks), (200, 0));
+    assert_eq!((cached.hit_blocks, cached.miss_blocks), (1000, 0));
     near(&cached, 170 + 15 + 100 + 13);
     // Eight disks serve eight requests at a time, if the client sends them.
     let requests = (0..400).map(|number| read(number * 149 % 400 * 16, 8, 0, 64));

@@ -16,6 +16,7 @@ const STYLE: &str = "\
 @media (prefers-color-scheme: dark) { :root { --c0: #6ea8fe; --c1: #fb923c; --c2: #4ade80; --c3: #c084fc; --c4: #facc15; --c5: #2dd4bf; } }
 figure { max-width: 860px; }
 figure + figure { margin-top: 16px; }
+table { font-size: 15px; } th, td { padding: 7px 9px; } .facts td { text-align: left; white-space: normal; }
 svg .c0 { stroke: var(--c0); } svg .c1 { stroke: var(--c1); } svg .c2 { stroke: var(--c2); }
 svg .c3 { stroke: var(--c3); } svg .c4 { stroke: var(--c4); } svg .c5 { stroke: var(--c5); }
 svg .dot, svg .band { stroke: none; } svg .band { opacity: 0.15; }
@@ -64,7 +65,7 @@ pub fn page(report: &ReplayReport, version: &str) -> String {
     main.push_str("<h2>What was replayed</h2>\n");
     let facts = facts(report).into_iter();
     main.push_str(&table(
-        "",
+        "facts",
         &["", ""],
         facts.map(|(name, text)| vec![name.to_owned(), text]),
     ));
@@ -229,7 +230,7 @@ fn latencies(report: &ReplayReport) -> String {
         .collect();
     drawing.y_axis(x, y, &ticks, None);
     drawing.x_axis(x, y, &marks, "Size of the cache device");
-    drawing.line("grid", (LEFT, y.at(without)), (RIGHT, y.at(without)));
+    drawing.line("axis", (LEFT, y.at(without)), (RIGHT, y.at(without)));
     let mut labels = vec![(y.at(without), "no cache".to_owned(), String::new())];
     for curve in &report.curves {
         let class = class(report, &curve.codec, &curve.policy);

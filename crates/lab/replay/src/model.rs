@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{Device, DeviceError, Env, IoBuf};
-pub use flaz_runtime::emulate::Model;
+pub use flaz_runtime::emulate::{Model, Seek};
 use flaz_sim::{SimDisk, SimEnv};
 
 /// The request that is served.
@@ -57,7 +57,7 @@ pub fn access_time(model: &Model, is_write: bool, bytes: f64, follows: bool) -> 
         true => model.write_bytes_per_second,
         false => model.read_bytes_per_second,
     };
-    let positioning = match follows && model.sequential_is_free {
+    let positioning = match follows && model.seek != Seek::None {
         true => Duration::ZERO,
         false => model.latency,
     };

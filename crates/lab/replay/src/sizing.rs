@@ -14,7 +14,7 @@ use flaz_trace::{TraceError, TraceReader};
 use crate::combination::{Combination, CombinationError, Conditions, capacity_bytes, run, without_cache};
 use crate::contents::Contents;
 use crate::curve::{Curve, at};
-use crate::model::Model;
+use crate::model::{Model, Seek};
 use crate::report::{
     CodecRatio, CurveReport, DataReport, DeviceReport, PointReport, ReplayReport, ResultReport, SampleReport,
     TraceReport,
@@ -296,7 +296,7 @@ fn report_curves(sample: &Sample, curves: &[Curve], results: &mut [ResultReport]
 fn device(model: &Model) -> DeviceReport {
     DeviceReport {
         latency_us: model.latency.as_secs_f64() * 1e6,
-        sequential_is_free: model.sequential_is_free,
+        sequential_is_free: model.seek != Seek::None,
         read_bytes_per_second: model.read_bytes_per_second,
         write_bytes_per_second: model.write_bytes_per_second,
     }

@@ -4,6 +4,7 @@ use flaz_device::{Device, Env, IoBuf};
 use flaz_runtime::Rt;
 use flaz_runtime::emulate::{Emulated, Model};
 use flaz_runtime::file::{FileDevice, OpenMode};
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use std::time::Duration;
 
@@ -74,4 +75,27 @@ fn clones_on_several_threads_are_one_device() {
         took >= Duration::from_millis(50),
         "ten accesses of 5 ms in {took:?}"
     );
+}
+
+/// A request that is dropped, while it is served or while it waits, does not stop the others of an elevator.
+#[test]
+fn a_dropped_request_leaves_the_elevator() {
+    let model = Model {
+        latency: Duration::from_millis(6),
+        ..Model::QUEUEING_HDD
+    };
+    let (_file, device) = device(model);
+    runtime().block_on(async {
+        let read = |number: u64| device.read_at(number * 397 % 1024 * 4096, IoBuf::new(4096));
+        let before = Rt.now();
+        {
+            let mut dropped: Vec<_> = (0..8).map(|number| Box::pin(read(number))).collect();
+            for request in &mut dropped {
+                assert!(request.as_mut().now_or_never().is_none());
+            }
+        }
+        let reads = join_all((8..24).map(read)).await;
+        assert!(reads.into_iter().all(|(_, result)| result.is_ok()));
+        assert!(Rt.now().since(before) > Duration::from_millis(16));
+    });
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flaz_codec::CodecChoice;
 use flaz_engine::units::BLOCK_BYTES;
-use flaz_runtime::emulate::Model;
+use flaz_runtime::emulate::{Model, Seek};
 use flaz_trace::recording::{Recorded, Stored};
 use flaz_trace::{Op, Request};
 
@@ -31,7 +31,7 @@ const CACHE_BYTES: u64 = 256 << 20;
 /// A device that takes no time.
 const INSTANT: Model = Model {
     latency: Duration::ZERO,
-    sequential_is_free: true,
+    seek: Seek::None,
     read_bytes_per_second: u64::MAX,
     write_bytes_per_second: u64::MAX,
     parallelism: 1,

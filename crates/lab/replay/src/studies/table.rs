@@ -15,7 +15,7 @@ use flaz_trace::Op;
 use super::known::Trace;
 use super::{Options, Selected, StudyError};
 use crate::engine::{Access, Restriction, Setup};
-use crate::model::Model;
+use crate::model::{Model, Seek};
 
 /// Number of random bytes in a block that LZ4 stores in 2048 bytes.
 const TWO_TO_ONE_RANDOM_BYTES: usize = 2024;
@@ -277,7 +277,7 @@ pub(super) fn replay_with(
 ) -> Result<StatsSnapshot, StudyError> {
     let instant = Model {
         latency: Duration::ZERO,
-        sequential_is_free: false,
+        seek: Seek::None,
         read_bytes_per_second: u64::MAX,
         write_bytes_per_second: u64::MAX,
         parallelism: 1,
