@@ -131,7 +131,7 @@ fn synchronous_writes_pack_well_and_better_in_company() {
 /// codec. A writer alone has an extent for each block.
 #[test]
 fn writers_of_one_shard_share_extents() {
-    for (depth, blocks_min, part_min) in [(1, 1.0, 0.75), (16, 8.0, 0.95), (64, 8.0, 0.93)] {
+    for (depth, blocks_min, part_min) in [(1, 1.0, 0.75), (16, 7.0, 0.94), (64, 8.0, 0.93)] {
         let sim = Sim::new(depth);
         let env = sim.env();
         let counts = sim.block_on(async {

@@ -7,7 +7,7 @@
 //!
 //! Acknowledgements close extents early, at a sector boundary. Writes that arrive while an extent is in flight are packed
 //! together (group commit), so a deep queue fills whole extents, and a single writer never waits for others. When an extent is
-//! closed: [`SegmentLog::is_commit_due`](super::log::SegmentLog::is_commit_due).
+//! closed: [`super::group_commit`].
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -299,11 +299,12 @@ impl<P: Platform> Shard<P> {
         if planted(PlantedBug::AcknowledgedBeforeLanding) {
             return Ok(());
         }
-        if self.order.writing() > 1 {
-            // Lets writes that arrived together with this one append first.
+        self.log.want(upto);
+        let writing = self.order.writing();
+        if writing > 1 && !self.commits.is_half(self.log.awaited(), writing) {
+            // Lets writes that arrived together with this one append first, but not more than a group of them.
             self.env.yield_now().await;
         }
-        self.log.want(upto);
         self.commit();
         loop {
             if self.cache.is_fenced() {

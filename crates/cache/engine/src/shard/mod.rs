@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`map`] | locations of blocks, and which records are stale |
 //! | [`log`], [`fragment`], [`codecs`] | regions, extents in flight, and the encoding of fragments |
+//! | [`group_commit`] | when an extent that writers wait for is sealed |
 //! | [`order`], [`locks`] | ordering of writes and admissions |
 //! | [`queue`], [`origin_reads`], [`reclaimer`], [`writeback`], [`tasks`] | waiting and running work |
 //! | [`advising`] | the sample of blocks that the advisor follows |
@@ -78,6 +79,7 @@ mod fence;
 mod fragment;
 mod gather;
 mod give_back;
+mod group_commit;
 mod identity;
 mod image;
 mod index_pages;
@@ -146,6 +148,7 @@ use crate::write_budget::WriteBudget;
 use advising::Following;
 use budget::{Budget, CommonBudget};
 use codecs::CodecPool;
+use group_commit::GroupCommit;
 use identity::ShardIdentity;
 use intents::IntentBitmap;
 use io::{CacheIo, OriginIo};
@@ -232,6 +235,7 @@ pub struct Shard<P: Platform> {
     /// Memory for a paged index and all else that grows with the shard.
     index_memory: Option<u64>,
     log: SegmentLog,
+    commits: GroupCommit,
     codecs: CodecPool,
     second_stage: SecondStage,
     order: WriteOrder,
@@ -334,6 +338,7 @@ impl<P: Platform> Shard<P> {
                     epoch,
                 },
             ),
+            commits: GroupCommit::default(),
             codecs: CodecPool::default(),
             second_stage: SecondStage::default(),
             order: WriteOrder::new(geometry.shard_len() / BLOCK_BYTES as u64),

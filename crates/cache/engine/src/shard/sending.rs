@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use flaz_device::{DeviceError, Env, IoBuf};
 
+use super::group_commit::Due;
 use super::log::{Copies, PendingWrite, WriteId};
 use super::{Platform, Shard};
 use crate::format::extent::{ExtentHeader, Record, RecordKind};
@@ -75,8 +77,12 @@ impl<P: Platform> Shard<P> {
         let buf = RefCell::new(Some(buf));
         self.try_often(id, async || {
             let bytes = buf.borrow_mut().take().expect("it comes back");
+            let started = self.env.now();
             // After the fence, only extents that contain moved dirty blocks are written.
             let (back, result) = self.cache.write_fenced(position, bytes, false).await;
+            if let WriteId::Extent(_) = id {
+                self.commits.note_write(self.env.now().since(started));
+            }
             buf.replace(Some(back));
             result
         })
@@ -158,10 +164,13 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Seals the open extents that writers wait for, if that is due: see [`State::is_commit_due`](super::log::SegmentLog::is_commit_due).
+    /// Seals the open extents that writers wait for, if that is due: see [`super::group_commit`].
     pub(super) fn commit(self: &Rc<Self>) {
-        if !self.log.is_commit_due(self.order.writing()) {
-            return;
+        let writing = self.order.writing();
+        match self.commits.due(self.log.awaited(), writing, self.env.now()) {
+            Due::Now => self.commits.note_commit(writing),
+            Due::Within(left) => return self.commit_within(left),
+            Due::Later => return,
         }
         for (len, records) in self.log.seal_wanted().into_iter().flatten() {
             count(&self.stats.counters.ack_extents, 1);
@@ -170,20 +179,82 @@ impl<P: Platform> Shard<P> {
         }
         self.pump_writes();
     }
+
+    /// Looks again after some time, unless a task will do so anyway.
+    fn commit_within(self: &Rc<Self>, left: Duration) {
+        if self.commits.start_timer() {
+            let shard = Rc::clone(self);
+            self.env.spawn(async move {
+                shard.env.sleep(left).await;
+                shard.commits.end_timer();
+                shard.commit();
+            });
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use flaz_device::{DeviceOp, Env};
-    use flaz_sim::Rng;
+    use flaz_device::local::Semaphore;
+    use flaz_device::{DeviceOp, Env, IoBuf};
+    use flaz_sim::{DiskConfig, Rng};
+    use futures_util::future::join_all;
 
     use super::TRIES_MAX;
     use crate::format::geometry::GeometryOptions;
     use crate::policy::Ring;
     use crate::shard::simulated::{Disks, append, contents, raw};
     use crate::units::BLOCK_BYTES;
+
+    /// Extents and their blocks: `depth` writers, whose client and server take some time for each write, on a device with the given
+    /// time for a write.
+    fn extents_of(depth: usize, device: Duration) -> (u64, u64) {
+        const WRITES: u64 = 200;
+        let config = DiskConfig {
+            write_latency: device..=device,
+            ..DiskConfig::fast(64 << 20)
+        };
+        let disks = Disks::on(1, config, GeometryOptions::default());
+        let (client, server) = (Semaphore::new(1), Semaphore::new(1));
+        let busy = async |who: &Semaphore, us| {
+            let _permit = who.acquire(1).await;
+            disks.env.sleep(Duration::from_micros(us)).await;
+        };
+        let mut data = vec![0; BLOCK_BYTES];
+        Rng::new(1).fill(&mut data);
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            join_all((0..depth as u64).map(async |writer| {
+                for block in (0..WRITES).map(|nth| writer * WRITES + nth) {
+                    busy(&client, 8).await;
+                    let blocks = block..block + 1;
+                    let lock = shard.lock_blocks(&blocks).await;
+                    busy(&server, 11).await;
+                    let offset = block * BLOCK_BYTES as u64;
+                    let written = shard.write_back(offset, IoBuf::copy_of(&data), false, &blocks, &lock);
+                    assert!(written.await.is_ok());
+                }
+            }))
+            .await;
+            let counters = &shard.stats.counters;
+            (counters.ack_extents.get(), counters.ack_extent_blocks.get())
+        })
+    }
+
+    #[test]
+    fn many_writers_share_extents_and_one_waits_for_nobody() {
+        for us in [100, 170] {
+            let (extents, blocks) = extents_of(16, Duration::from_micros(us));
+            assert!(
+                blocks >= 6 * extents,
+                "{blocks} blocks in {extents} extents at {us} us"
+            );
+        }
+        let (extents, blocks) = extents_of(1, Duration::from_micros(40));
+        assert_eq!(extents, blocks);
+    }
 
     /// A dirty block was being moved when the device was fenced. Its old copy is still there.
     #[test]

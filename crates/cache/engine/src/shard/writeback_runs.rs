@@ -1,14 +1,15 @@
 //! Writing dirty blocks to the origin, for the writeback worker and for reclaim.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::{Env, IoBuf};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select};
 use futures_util::stream::{StreamExt, iter};
 
-use super::io::Counted;
+use super::io::Turn;
 use super::writeback::Failing;
 use super::{Platform, Shard};
 use crate::index::{Entry, Place};
@@ -182,7 +183,10 @@ impl<P: Platform> Shard<P> {
             let result = self.origin.write_clean(offset, bytes, part).await;
             // Zeroes may be unmapped, which takes no time, and a failed write says nothing of the others.
             if result.is_ok() && !zero {
-                self.origin.shared().note_clean_write(self.env.now().since(sent));
+                self.origin
+                    .shared()
+                    .turns()
+                    .note_write(self.env.now().since(sent));
             }
             if let Err(error) = result.map_err(IoError::Origin) {
                 self.writeback
@@ -199,13 +203,12 @@ impl<P: Platform> Shard<P> {
     /// Waits until a run may go to the origin; `None`: the origin fails and the shard stops. With reads in flight there is one
     /// run for every [`READS_PER_RUN`] reads, at least one, fewer the less urgent writeback is, and each waits a while for an
     /// idle moment. Readers keep most of a disk (a single reader half of it), and their share changes slowly. Without reads, there
-    /// are as many as the origin serves without a long queue: the next read would wait for all of it.
-    async fn take_turn(&self) -> Option<Counted<'_>> {
+    /// are as many as the origin serves without a long queue: the next read would wait for all of it. Of the runs that wait in this
+    /// shard, one at a time queues with those of other shards.
+    async fn take_turn(&self) -> Option<Turn<'_>> {
         let started = self.env.now();
-        if self.writeback.progress().is_origin_failing() {
-            // Otherwise the runs of one batch would take the only slot one after another, and other shards would starve.
-            self.env.sleep(GIVE_WAY_STEP).await;
-        }
+        let _first = self.writeback.next_run().await;
+        let place = self.origin.shared().turns().queue();
         loop {
             if self.is_stopping() && self.writeback.progress().is_origin_failing() {
                 return None;
@@ -220,10 +223,11 @@ impl<P: Platform> Shard<P> {
                 reads => ((reads as f64 * urgency / READS_PER_RUN).ceil() as u64).max(1),
             };
             let quiet = reads == 0 || self.env.now().since(started) >= wait_limit;
-            if quiet && let Some(turn) = self.origin.shared().clean(most) {
+            if let Some(turn) = place.take(if quiet { most } else { 0 }) {
                 return Some(turn);
             }
-            self.env.sleep(GIVE_WAY_STEP).await;
+            // Reads and urgency change without a notification.
+            select(pin!(place.wait()), pin!(self.env.sleep(GIVE_WAY_STEP))).await;
         }
     }
 

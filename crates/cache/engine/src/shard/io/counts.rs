@@ -9,7 +9,7 @@ use flaz_device::{DeviceError, DeviceOp, Env};
 
 use super::error_log::{ErrorLog, Failed};
 use super::flushes::Flushes;
-use super::pace::Pace;
+use super::turns::Turns;
 use super::watch::Watch;
 use crate::fingerprint::Fingerprint;
 
@@ -17,7 +17,7 @@ use crate::fingerprint::Fingerprint;
 ///
 /// - the number of direct writes to the origin, and up to which of them it has been flushed: a flush without new writes need
 ///   not go to a slow origin;
-/// - reads and writeback runs in flight on the origin, and how many runs there may be;
+/// - reads of the origin in flight, and the turns of writeback runs there;
 /// - failed flushes of either device;
 /// - the watched stripes of the origin;
 /// - errors of both devices, for the log.
@@ -29,8 +29,7 @@ struct OriginCounts {
     written: AtomicU64,
     flushed: AtomicU64,
     reading: AtomicU64,
-    cleaning: AtomicU64,
-    pace: Pace,
+    turns: Turns,
     flushes: Flushes,
     cache_flushes: Flushes,
     watch: Watch,
@@ -44,8 +43,7 @@ impl Default for OriginCounts {
             written: AtomicU64::new(1),
             flushed: AtomicU64::new(0),
             reading: AtomicU64::new(0),
-            cleaning: AtomicU64::new(0),
-            pace: Pace::default(),
+            turns: Turns::default(),
             flushes: Flushes::default(),
             cache_flushes: Flushes::default(),
             watch: Watch::default(),
@@ -145,16 +143,9 @@ impl OriginWrites {
         self.0.reading.load(Ordering::Relaxed)
     }
 
-    /// Registers a writeback run if there are fewer than `most`, and than the origin serves without delay for readers.
-    pub(crate) fn clean(&self, most: u64) -> Option<Counted<'_>> {
-        let count = Counted::new(&self.0.cleaning);
-        let most = most.min(self.0.pace.runs());
-        (self.0.cleaning.load(Ordering::Relaxed) <= most).then_some(count)
-    }
-
-    /// The origin took so long for a write of a writeback run.
-    pub(in crate::shard) fn note_clean_write(&self, took: Duration) {
-        self.0.pace.note(took, self.0.cleaning.load(Ordering::Relaxed));
+    /// The turns of writeback runs.
+    pub(in crate::shard) fn turns(&self) -> &Turns {
+        &self.0.turns
     }
 }
 

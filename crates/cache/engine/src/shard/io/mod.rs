@@ -7,7 +7,8 @@
 //! | [`flushes`] | which flushes of a device failed, for all shards |
 //! | [`watch`], [`noting`] | what the origin begins with, and noting it |
 //! | [`error_log`] | errors of both, in the log |
-//! | [`counts`], [`pace`] | what the shards of a cache count together, and how many writeback runs there may be |
+//! | [`counts`] | what the shards of a cache count together |
+//! | [`turns`], [`pace`] | which writeback run is next, and how many there may be |
 //!
 //! Nothing here knows what the bytes mean.
 
@@ -21,6 +22,7 @@ mod origin;
 mod pace;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod watch;
 
 use std::pin::Pin;
@@ -31,11 +33,11 @@ use crate::stats::{Latencies, Latency, Stats};
 
 pub use cache::CACHE_ERRORS_MAX;
 pub(super) use cache::CacheIo;
-pub(super) use counts::Counted;
 pub use counts::OriginWrites;
 pub(super) use error_log::Failed;
 pub(super) use noting::Noted;
 pub(super) use origin::OriginIo;
+pub(super) use turns::Turn;
 
 /// Awaits an operation, and records how long it took. It is passed by reference, because a future that is passed on is moved.
 async fn timed<T>(

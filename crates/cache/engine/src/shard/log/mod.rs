@@ -68,6 +68,17 @@ pub(super) struct Victim {
     pub(super) ring: Ring,
 }
 
+/// The open extents that writers wait for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Awaited {
+    /// Records in open extents.
+    pub(super) records: usize,
+    /// Writers wait for another extent, which is in flight.
+    pub(super) in_flight: bool,
+    /// Fewer writes than the most are in flight.
+    pub(super) may_send: bool,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct SegmentLog {
@@ -198,10 +209,9 @@ impl SegmentLog {
         self.state.borrow_mut().want(upto);
     }
 
-    /// Whether the extents that writers wait for are to be sealed now; `writing` writes are under way. If not, this changes when
-    /// another writer waits, or a write ends.
-    pub(super) fn is_commit_due(&self, writing: usize) -> bool {
-        self.state.borrow().is_commit_due(writing)
+    /// The open extents that writers wait for; `None`: no writer waits for one.
+    pub(super) fn awaited(&self) -> Option<Awaited> {
+        self.state.borrow().awaited()
     }
 
     /// Seals the open extents that writers wait for. Returns for each its bytes on the device and its records.

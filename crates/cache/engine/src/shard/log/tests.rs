@@ -238,45 +238,22 @@ fn ages_in_probation_count_what_came_after() {
     );
 }
 
-/// Sixteen writes at a time become extents of eight, with one in flight while the next one gathers.
-#[test]
-fn writers_form_two_groups() {
-    let log = log();
-    let write = |block| log.want(&append(&log, Ring::Main, block));
-    let sealed = || {
-        log.seal_wanted()
-            .map(|sealed| sealed.map_or(0, |(_, records)| records))
-    };
-    write(0);
-    assert!(log.is_commit_due(1), "a writer alone does not wait");
-    assert_eq!(sealed()[Ring::Main.index()], 1);
-    let first = send(&log);
-    for block in 1..8 {
-        write(block);
-        assert!(!log.is_commit_due(16), "half of the writes are not there");
-    }
-    write(8);
-    assert!(log.is_commit_due(16));
-    assert_eq!(sealed()[Ring::Main.index()], 8);
-    assert!(!log.is_commit_due(16), "nothing is open");
-    let second = send(&log);
-    write(9);
-    log.end_write(first);
-    assert!(!log.is_commit_due(9), "a commit is in flight");
-    log.end_write(second);
-    assert!(log.is_commit_due(9), "none is");
-}
-
 /// Records that no writer waits for are neither sealed for one, nor waited for.
 #[test]
-fn a_commit_is_not_due_for_records_without_a_writer() {
+fn extents_without_a_writer_are_not_awaited() {
     let log = log();
     append(&log, Ring::Main, 0);
-    assert!(!log.is_commit_due(1));
+    assert!(log.awaited().is_none());
     log.seal_all();
     let other = send(&log);
     log.want(&append(&log, Ring::Probation, 1));
-    assert!(log.is_commit_due(1), "no commit is in flight");
+    let awaited = log.awaited().expect("a writer waits");
+    assert!(awaited.records == 1 && !awaited.in_flight, "{awaited:?}");
+    let sealed = log.seal_wanted().map(|sealed| sealed.map(|(_, records)| records));
+    assert_eq!(sealed[Ring::Probation.index()], Some(1));
+    assert!(log.awaited().is_none(), "nothing is open");
+    log.want(&append(&log, Ring::Probation, 2));
+    assert!(log.awaited().is_some_and(|awaited| awaited.in_flight));
     log.end_write(other);
 }
 

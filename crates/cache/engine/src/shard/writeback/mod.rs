@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;
 
-use flaz_device::local::Notify;
+use flaz_device::local::{Notify, Permit, Semaphore};
 use flaz_device::{Env, Nanos};
 use futures_util::future::select;
 
@@ -45,6 +45,8 @@ pub(super) struct Writeback {
     age: DirtyAge,
     /// Runs of blocks being written to the origin.
     runs: RangeLocks,
+    /// For the run that waits for its turn at the origin.
+    next_run: Semaphore,
     /// Number of writes in flight that may leave dirty blocks.
     writers: Cell<u64>,
     /// Number of writers that wait for space, and of requests to write back everything.
@@ -85,6 +87,7 @@ impl Writeback {
             progress: Progress::new(shard),
             age: DirtyAge::default(),
             runs: RangeLocks::default(),
+            next_run: Semaphore::new(1),
             writers: Cell::new(0),
             hurrying: Cell::new(0),
             wanted: Notify::new(),
@@ -214,6 +217,11 @@ impl Writeback {
     /// Waits until the worker is wanted.
     pub(super) async fn wanted(&self) {
         self.wanted.notified().await;
+    }
+
+    /// Waits until no other run of this shard waits for its turn, while the permit is held.
+    pub(super) async fn next_run(&self) -> Permit<'_> {
+        self.next_run.acquire(1).await
     }
 
     /// Waits until no block of the range is being written to the origin, and locks the range.

@@ -1,6 +1,7 @@
 //! Appending records, and closing extents and regions.
 
 use super::{OpenExtent, OpenRegion, State, WRITES_IN_FLIGHT_MAX};
+use crate::shard::log::Awaited;
 use crate::shard::log::append::{Append, Appended, Class};
 use crate::shard::log::in_flight::{EndedRegion, Extent, Stage, SummaryStage};
 use crate::shard::log::lsn::{Lsn, Positions};
@@ -370,23 +371,22 @@ impl State {
         self.wanted.raise_all(upto);
     }
 
-    /// Whether the extents that writers wait for are to be sealed now, however full; `writing` writes are under way.
-    ///
-    /// A writer alone never waits. Others wait for a commit in flight to end, or until half of the writes are in the open
-    /// extents. So the writers form two groups, each an extent: one is in flight while the other gathers, and no group waits for
-    /// the other unless writes come slowly.
-    pub(in crate::shard::log) fn is_commit_due(&self, writing: usize) -> bool {
+    /// The open extents that writers wait for; `None`: no writer waits for one.
+    pub(in crate::shard::log) fn awaited(&self) -> Option<Awaited> {
         let (sealed, landed) = (self.sealed(), self.landed());
         if sealed.covers(&self.wanted) {
-            return false;
+            return None;
         }
         let in_flight = Ring::ALL.into_iter().any(|ring| {
             let awaited = self.wanted.at(ring).min(sealed.at(ring));
             landed.at(ring) < awaited
         });
         let open = self.open.iter().flatten().flat_map(|open| &open.extent);
-        let gathered: usize = open.map(|extent| extent.records.len()).sum();
-        !in_flight || 2 * gathered >= writing && self.writes_in_flight() < WRITES_IN_FLIGHT_MAX
+        Some(Awaited {
+            records: open.map(|extent| extent.records.len()).sum(),
+            in_flight,
+            may_send: self.writes_in_flight() < WRITES_IN_FLIGHT_MAX,
+        })
     }
 
     /// Seals the open extent of `ring` if a writer waits for it; returns its bytes on the device and its records.
