@@ -166,6 +166,7 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
             (44, 4),
             (48, 4),
             (52, 4),
+            (52, 4),
             (56, 4),
         ]),
         Kind::Intent => some(&[(8, 4), (12, 4), (16, 1), (17, 1), (511, 1)]),

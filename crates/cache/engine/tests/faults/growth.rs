@@ -98,12 +98,12 @@ fn promised(log: &Log, at: usize, power_cut: bool, wanted: u64) -> u64 {
 fn is_written(log: &Log, at: usize, wanted: u64) -> bool {
     let log = log.borrow();
     let before = log.iter().filter(|(events, _)| *events <= at);
-    let last = before.filter_map(|(_, done)| match *done {
+    let mut last = before.filter_map(|(_, done)| match *done {
         Done::Sent { block } if block == wanted => Some(true),
         Done::Write { block, .. } if block == wanted => Some(false),
         _ => None,
     });
-    last.last() == Some(true)
+    last.next_back() == Some(true)
 }
 
 /// Starts after a crash, and reads what was written.
