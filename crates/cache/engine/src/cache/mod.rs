@@ -29,6 +29,7 @@ mod superblock;
 pub mod surroundings;
 mod trust;
 
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 pub use create::{CreateOptions, Sizes, create};
@@ -120,7 +121,7 @@ impl<P: Platform> LocalCache<P> {
             share: Share::ALL,
             around: around.clone(),
             origin_writes: OriginWrites::default(),
-            index_memory: None,
+            index_memory: superblock.index_memory.map(NonZeroU64::get),
         };
         let group = ShardGroup::new(parts, settings);
         let (lifecycle, opened) = Lifecycle::open(&around, superblock, options, &group).await?;

@@ -168,7 +168,7 @@ pub struct RingSizes {
 pub trait Policy: Send {
     /// A block that is not cached was read or written: may it enter, and where to?
     ///
-    /// `key` is a well-mixed hash of the block ([`block_key`]), the same at every call for that block. Ask once
+    /// `key` is a well-mixed hash of the block, or of its group, see [`Policy::key`]. Ask once
     /// for each miss: a policy remembers that it was asked.
     fn admit(&mut self, key: u64) -> Admission;
 
@@ -199,8 +199,13 @@ pub trait Policy: Send {
     /// How many blocks the shard caches now. Bounds the policy's memory; to be called at the reclaim of each region.
     fn cached_blocks(&mut self, blocks: u64);
 
-    /// Bounds the memory that the policy takes.
-    fn limit_memory(&mut self, _bytes: u64) {}
+    /// Bounds the memory that the policy takes, for all its life, in a shard whose regions hold `blocks` blocks: before any other call.
+    fn limit_memory(&mut self, _bytes: u64, _blocks: u64) {}
+
+    /// The key by which the policy knows a block ([`block_key`]). With little memory, neighbours may share a key.
+    fn key(&self, block: u64) -> u64 {
+        block_key(block)
+    }
 
     /// Memory the policy takes, in bytes.
     fn memory_bytes(&self) -> usize;

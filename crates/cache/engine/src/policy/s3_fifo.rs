@@ -14,16 +14,24 @@
 //! two or more others stay.
 //!
 //! With fewer than about 48 regions in a shard, rounding costs hit ratio.
+//!
+//! If the ghost has less memory than for single blocks, it remembers aligned groups of neighbours: a block enters main if one of its
+//! group was dropped from probation. `docs/memory.md` has what that gains.
 
 use super::ghost::Ghost;
 use super::reinsertion::ReinsertionBudget;
-use super::{Admission, Fate, Policy, Price, Ring, RingSizes};
+use super::{Admission, Fate, Policy, Price, Ring, RingSizes, block_key};
 
 /// Share of the regions that probation has, in thousandths, the open one counted whole.
 ///
 /// The paper's tenth is a tenth of the blocks, each of which leaves alone. In regions, of which the open one is half
 /// full and the oldest leaves whole, this comes closest to it, measured on real traces with 48 to 200 regions.
 const PROBATION_PER_MILLE: u64 = 70;
+
+/// Most neighbours that share a key of the ghost. Larger groups have blocks that are not used together.
+const GROUP_BLOCKS_MAX: u64 = 32;
+/// Bytes of a ghost of single blocks, for each uncompressed block that the regions hold: blocks that compress to half.
+const GHOST_BYTES_PER_BLOCK: u64 = 3;
 
 /// The correlation window: a quarter of probation.
 const WINDOW_DIVISOR: u64 = 4;
@@ -36,6 +44,8 @@ pub struct S3Fifo {
     /// The ghost remembers the next block that is refused to save writes: every other one. With all of them, it would forget sooner
     /// what left probation.
     notes_refused: bool,
+    /// Blocks that share a key of the ghost.
+    group_blocks: u64,
 }
 
 impl S3Fifo {
@@ -46,13 +56,22 @@ impl S3Fifo {
             ghost: Ghost::for_blocks(blocks),
             budget: ReinsertionBudget::new(blocks),
             notes_refused: true,
+            group_blocks: 1,
+        }
+    }
+
+    /// Whether the ghost remembers a block that becomes cached, or others of its group.
+    fn remembers(&mut self, key: u64) -> bool {
+        match self.group_blocks {
+            1 => self.ghost.take(key),
+            _ => self.ghost.has(key),
         }
     }
 }
 
 impl Policy for S3Fifo {
     fn admit(&mut self, key: u64) -> Admission {
-        if self.ghost.take(key) {
+        if self.remembers(key) {
             Admission::Remembered(Ring::Main)
         } else {
             Admission::To(Ring::Probation)
@@ -60,7 +79,7 @@ impl Policy for S3Fifo {
     }
 
     fn admit_remembered(&mut self, key: u64) -> Admission {
-        if self.ghost.take(key) {
+        if self.remembers(key) {
             return Admission::Remembered(Ring::Main);
         }
         self.refused(key);
@@ -114,8 +133,16 @@ impl Policy for S3Fifo {
         self.budget.fit(blocks);
     }
 
-    fn limit_memory(&mut self, bytes: u64) {
+    fn limit_memory(&mut self, bytes: u64, blocks: u64) {
         self.ghost.limit_memory(bytes);
+        let wanted = blocks * GHOST_BYTES_PER_BLOCK;
+        self.group_blocks = (wanted.div_ceil(bytes.max(1)))
+            .next_power_of_two()
+            .min(GROUP_BLOCKS_MAX);
+    }
+
+    fn key(&self, block: u64) -> u64 {
+        block_key(block / self.group_blocks)
     }
 
     fn memory_bytes(&self) -> usize {

@@ -66,7 +66,7 @@ impl Policy for SecondTouch {
         self.budget.fit(blocks);
     }
 
-    fn limit_memory(&mut self, bytes: u64) {
+    fn limit_memory(&mut self, bytes: u64, _blocks: u64) {
         self.ghost.limit_memory(bytes);
     }
 

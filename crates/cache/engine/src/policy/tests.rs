@@ -234,3 +234,25 @@ fn memory_stays_below_the_budget_of_each_cached_block() {
         }
     }
 }
+
+/// With little memory, a block enters main if a neighbour of it was dropped lately, and again the next time.
+#[test]
+fn a_ghost_with_little_memory_remembers_neighbours() {
+    let mut policy = PolicyKind::S3Fifo.build(1000);
+    policy.limit_memory(4096, 1 << 20);
+    assert_eq!(policy.key(64), policy.key(95), "32 blocks share a key");
+    assert_ne!(policy.key(63), policy.key(64));
+    let key = policy.key(70);
+    assert_eq!(policy.reclaim(Ring::Probation, key, 0, Price::USUAL), Fate::Drop);
+    for block in [64, 70, 95, 70] {
+        assert_eq!(policy.admit(policy.key(block)), Admission::Remembered(Ring::Main));
+    }
+    assert_eq!(policy.admit(policy.key(96)), Admission::To(Ring::Probation));
+    let mut policy = PolicyKind::S3Fifo.build(1000);
+    policy.limit_memory(1 << 20, 1000);
+    assert_ne!(
+        policy.key(64),
+        policy.key(65),
+        "there is memory for single blocks"
+    );
+}

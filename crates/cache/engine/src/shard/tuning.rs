@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, Ref, RefCell};
 
-use crate::policy::{Admission, Allowance, Fate, Policy, PolicyKind, Price, Ring, RingSizes, block_key};
+use crate::policy::{Admission, Allowance, Fate, Policy, PolicyKind, Price, Ring, RingSizes};
 use crate::settings::Settings;
 use crate::units::LocalBlock;
 
@@ -24,7 +24,7 @@ fn policy(kind: PolicyKind, room: u64, memory_max: Option<u64>) -> Box<dyn Polic
     let least = memory_max.map_or(room, |bytes| room.min(bytes / 2));
     let mut policy = kind.build(least);
     if let Some(bytes) = memory_max {
-        policy.limit_memory(bytes);
+        policy.limit_memory(bytes, room);
         policy.capacity(room);
     }
     policy
@@ -64,12 +64,15 @@ impl Tuning {
 
     /// A block that is not cached was read or written: returns whether and where to store it.
     pub(super) fn admit(&self, block: LocalBlock) -> Admission {
-        self.policy.borrow_mut().admit(block_key(block.0))
+        let mut policy = self.policy.borrow_mut();
+        let key = policy.key(block.0);
+        policy.admit(key)
     }
 
     /// The same of a block that need not be stored.
     pub(super) fn admit_within(&self, block: LocalBlock, allowance: Allowance) -> Admission {
-        let (key, mut policy) = (block_key(block.0), self.policy.borrow_mut());
+        let mut policy = self.policy.borrow_mut();
+        let key = policy.key(block.0);
         match allowance {
             Allowance::All | Allowance::FewerReinsertions => policy.admit(key),
             Allowance::Remembered => policy.admit_remembered(key),
@@ -110,8 +113,9 @@ impl Tuning {
             // As if it had not been used.
             Allowance::Nothing => (0, price),
         };
-        let key = block_key(block.0);
-        self.policy.borrow_mut().reclaim(ring, key, hits, price)
+        let mut policy = self.policy.borrow_mut();
+        let key = policy.key(block.0);
+        policy.reclaim(ring, key, hits, price)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
