@@ -6,7 +6,7 @@
 use flaz_codec::{CodecId, Decoders};
 use flaz_device::{Device, IoBuf};
 
-use crate::cache::CacheError;
+use crate::cache::{CacheError, Unreadable};
 use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, header_copy_bytes};
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::manifest::{ManifestEntry, RegionUse, entries_checksum};
@@ -194,6 +194,9 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             result?;
             let len = SUPERBLOCK_BYTES as u64;
             self.tell(match Superblock::parse(&page, self.cache.len()) {
+                Ok(parsed) if parsed.contradicted => {
+                    Finding::bad("superblock", slot, len, Unreadable::Contradicted)
+                }
                 Ok(parsed) => Finding::good("superblock", slot, len, Object::Superblock(Box::new(parsed))),
                 Err(error) => Finding::bad("superblock", slot, len, error),
             });

@@ -82,6 +82,7 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
         valid_from_epoch: Epoch(1),
         after_crash: AfterCrash::Warm,
         dirty: false,
+        contradicted: false,
         codec: options.codec,
         settings: StoredSettings::default(),
         budget_used: Some(0),

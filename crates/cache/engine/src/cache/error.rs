@@ -215,6 +215,12 @@ pub enum Unreadable {
     /// Recovery failed.
     #[error(transparent)]
     Recovery(#[from] RecoverError),
+    /// An earlier start found that the index image, or its checksum of the manifest, does not fit the manifest.
+    #[error(
+        "an earlier start found that the manifest is not the one of the last clean stop: the cache device has lost writes that it had \
+         reported as stable, and the log may lack the newest versions of dirty blocks"
+    )]
+    Contradicted,
     /// The index image does not fit the manifest.
     #[error(transparent)]
     Image(#[from] ImageError),

@@ -127,6 +127,10 @@ impl Lifecycle {
         }
         superblock.after_crash = options.after_crash;
         let trust = decide_trust(around, &mut superblock, options).await?;
+        if superblock.contradicted && trust != Trust::Nothing {
+            let why = Unreadable::Contradicted;
+            return Err(CacheError::DirtyUnreadable { why });
+        }
         let start = open_superblock(&*around.cache, &mut superblock, trust).await?;
         let mut opening = Opening {
             around,
@@ -487,6 +491,9 @@ impl<P: Platform, S: ShardSet> Opening<'_, P, S> {
             return Ok(cold(&error));
         }
         if let ImageError::Contradiction { .. } = error {
+            // The state page counts for this opening alone: the next one would follow the log.
+            self.superblock.contradicted = true;
+            write_superblock(&*self.around.cache, &mut self.superblock).await?;
             let why = Unreadable::Image(error);
             return Err(CacheError::DirtyUnreadable { why });
         }

@@ -33,6 +33,8 @@ const GENERATION_MAX: u64 = u64::MAX / 2;
 pub(crate) const EPOCH_END: u32 = u32::MAX;
 /// Feature: the cache may hold dirty blocks. Software that does not support it must not use the cache.
 const FEATURE_DIRTY: u64 = 1;
+const FEATURE_CONTRADICTED: u64 = 2;
+const FEATURES: u64 = FEATURE_DIRTY | FEATURE_CONTRADICTED;
 /// Longest identity of an origin, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 192;
 /// Longest path of an origin, in bytes.
@@ -148,6 +150,8 @@ pub struct Superblock {
     pub after_crash: AfterCrash,
     /// The cache may hold dirty blocks: set before the first block is dirty, cleared at a clean stop that leaves none.
     pub dirty: bool,
+    /// An opening has found that the device lost writes of the manifest before a clean stop: the log is not followed, in no opening.
+    pub contradicted: bool,
     /// Default codec for new blocks.
     pub codec: CodecChoice,
     /// The other settings that were chosen for this cache.
@@ -228,7 +232,9 @@ impl Superblock {
             magic: U64::new(MAGIC),
             version: U32::new(VERSION),
             checksum: U32::new(0),
-            features: U64::new(if self.dirty { FEATURE_DIRTY } else { 0 }),
+            features: U64::new(
+                u64::from(self.dirty) * FEATURE_DIRTY + u64::from(self.contradicted) * FEATURE_CONTRADICTED,
+            ),
             uuid: *self.uuid.as_bytes(),
             generation: U64::new(self.generation),
             created_unix_s: U64::new(self.created_unix_s),
@@ -305,8 +311,8 @@ impl Superblock {
                 found: raw.version.get(),
             });
         }
-        if raw.features.get() & !FEATURE_DIRTY != 0 {
-            return Err(FormatError::Features(raw.features.get() & !FEATURE_DIRTY));
+        if raw.features.get() & !FEATURES != 0 {
+            return Err(FormatError::Features(raw.features.get() & !FEATURES));
         }
         let fail =
             |field, expected: &str, found: String| Err(FormatError::field(WHAT, field, expected, found));
@@ -420,6 +426,7 @@ impl Superblock {
             valid_from_epoch: Epoch(raw.valid_from_epoch.get()),
             after_crash: AfterCrash::Warm,
             dirty: raw.features.get() & FEATURE_DIRTY != 0,
+            contradicted: raw.features.get() & FEATURE_CONTRADICTED != 0,
             codec,
             settings: raw.settings.parse(raw.write_budget.get())?,
             budget_used: match (state, raw.budget_used.get()) {
@@ -461,6 +468,7 @@ mod tests {
             valid_from_epoch: Epoch(1),
             after_crash: AfterCrash::Warm,
             dirty: true,
+            contradicted: true,
             codec: CodecChoice::default(),
             settings: StoredSettings {
                 mode: Some(Mode::WriteBack),

@@ -82,7 +82,7 @@ fn absurd_superblocks_are_refused() {
     let cases = [
         (8, u32s(5), "format version 5, expected 6: recreate the cache"),
         (8, u32s(7), "format version 7"),
-        (16, u64s(2), "features"),
+        (16, u64s(4), "features"),
         (40, u64s(u64::MAX), "generation"),
         (56, u64s(1 << 20), "device size"),
         (64, u64s(0), "region size"),

@@ -279,7 +279,7 @@ fn a_manifest_older_than_the_index_image_refuses_the_start() {
     fill();
     let mut refused = 0;
     for sector in 0..world.geometry.shard_manifest_sectors() {
-        let next = world.reboot(4);
+        let (next, before) = (world.reboot(4), refused);
         for (copy, older) in both(&old, sector).iter().enumerate() {
             next.cache.poke(at(sector, copy), older);
         }
@@ -293,10 +293,21 @@ fn a_manifest_older_than_the_index_image_refuses_the_start() {
                 Err(CacheError::DirtyUnreadable { why }) => {
                     assert!(why.to_string().contains("contradict"), "{why}");
                     refused += 1;
+                    // A service is started again and again.
+                    match next.try_open().await {
+                        Err(CacheError::DirtyUnreadable { why }) => {
+                            assert!(why.to_string().contains("earlier start"), "{why}");
+                        }
+                        Err(error) => panic!("{error}"),
+                        Ok(_) => panic!("the next start follows the log"),
+                    }
                 }
                 Err(error) => panic!("{error}"),
             }
         });
+        let found = next.damage();
+        let says = found.iter().any(|finding| finding.contains("earlier start"));
+        assert_eq!(says, refused > before, "{found:?}");
     }
     assert!(refused > 0, "the second turn used other regions");
 }
