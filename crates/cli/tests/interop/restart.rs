@@ -91,7 +91,7 @@ fn reclaim_survives_a_kill_with_correct_data() {
     };
     let log = server.log();
     assert!(
-        log.contains("recovered after a crash"),
+        log.contains("recovered from the log"),
         "the log must say what happened:\n{log}"
     );
     // It fills again like a new cache.
