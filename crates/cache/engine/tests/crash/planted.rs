@@ -16,7 +16,7 @@ const PAGED_STATES: u64 = 20_000;
 /// One flush in 200 must be one that data depends on when the power fails.
 fn states_max(bug: PlantedBug) -> u64 {
     match bug {
-        PlantedBug::FlushNotSentAtTimes => 4 * STATES_MAX,
+        PlantedBug::FlushNotSentAtTimes | PlantedBug::OvertakenMemberGrouped => 4 * STATES_MAX,
         _ => STATES_MAX,
     }
 }
