@@ -93,8 +93,8 @@ pub fn worst_save(outcomes: impl IntoIterator<Item = Result<(), ImageError>>) ->
     worst
 }
 
-/// Combines the outcomes of loading the images of several shards: entries that were refused. Images that contradict their manifests take
-/// precedence, because a log must not be followed then; that there is none is the least of all errors.
+/// Combines the results of loading the images of several shards: the number of refused entries, or the worst error. A contradiction is the
+/// worst, because the log must not be read then; a missing image is the least.
 pub fn worst_load(outcomes: impl IntoIterator<Item = Result<u64, ImageError>>) -> Result<u64, ImageError> {
     let rank = |error: &ImageError| match error {
         ImageError::Absent { .. } => 0,

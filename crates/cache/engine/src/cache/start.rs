@@ -56,7 +56,7 @@ pub(super) async fn open_superblock<C: Device>(
         (_, Trust::DirtyOnly) => Start::Recovered,
         (start, Trust::Full) => start,
     };
-    // What contradicts is not used any more.
+    // A cold start uses neither log nor image.
     superblock.contradicted &= start.keeps_contents();
     superblock.state = State::Open;
     superblock.epoch = next_epoch(superblock)?;

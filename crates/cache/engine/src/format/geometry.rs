@@ -340,7 +340,7 @@ impl Geometry {
     /// [`FormatError::Field`] for the first invalid field.
     pub fn check(&self, device_len: u64) -> Result<(), FormatError> {
         self.check_options()?;
-        // Nothing may overflow that is worked out from it.
+        // Calculations with it must not overflow.
         let area = self.index_bytes.div_ceil(u64::from(self.shard_count)) / PAGE_BYTES as u64;
         let whole = PAGE_BYTES as u64 * u64::from(self.shard_count);
         if self.index_bytes > self.device_len.min(device_len)

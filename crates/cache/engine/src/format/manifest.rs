@@ -58,8 +58,7 @@ pub struct ManifestEntry {
     pub len: u32,
 }
 
-/// A checksum of the entries of a shard, after a clean stop that leaves no index image: a manifest that the device has lost writes of
-/// has another one.
+/// A checksum of the entries of a shard at a clean stop. It differs from that of a manifest of which the device has lost writes.
 #[must_use]
 pub fn entries_checksum(entries: impl IntoIterator<Item = ManifestEntry>) -> u32 {
     entries.into_iter().fold(0, |checksum, entry| {

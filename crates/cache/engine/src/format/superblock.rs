@@ -150,7 +150,7 @@ pub struct Superblock {
     pub after_crash: AfterCrash,
     /// The cache may hold dirty blocks: set before the first block is dirty, cleared at a clean stop that leaves none.
     pub dirty: bool,
-    /// An opening has found that the device lost writes of the manifest before a clean stop: the log is not followed, in no opening.
+    /// An opening found that the device had lost writes of the manifest before a clean stop: no opening reads the log.
     pub contradicted: bool,
     /// Default codec for new blocks.
     pub codec: CodecChoice,

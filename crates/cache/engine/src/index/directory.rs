@@ -32,7 +32,7 @@ pub(super) enum Place {
 
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// The first block, [`IN_MEMORY`], and [`DIRTY`] of a page that is away.
+    /// The first block, and [`IN_MEMORY`] or [`DIRTY`].
     first: u64,
     /// A frame or a slot.
     at: u32,

@@ -11,11 +11,12 @@
 //! - A page that is not in memory is in its slot, and the directory has the checksum of the bytes that were written there: an older version
 //!   of the page is as invalid as damage. A stale page would be a stale block.
 //! - A page goes to a free slot, and its last slot is free when that write has succeeded: a failed or torn write damages nothing that
-//!   the directory names. Only if no slot is free, a page in memory is written over its own: the directory names the frame then.
-//! - The slot of a write that failed is not used again.
+//!   the directory names. Only if no slot is free, a page in memory overwrites its own: the directory names the frame then.
+//! - The slot of a failed write is not used again.
 //! - A frame leaves memory only when its page has not changed since the write of it began that succeeded last.
 //! - A group is in one page: see [`super::leaf`].
-//! - After [`PagedIndex::cut`], pages that are away are never read again: their blocks are not cached, or *unknown* if some may be dirty.
+//! - After [`PagedIndex::abandon`], pages that are not in memory are never read again: their blocks are not cached, or *unknown* if some
+//!   may be dirty.
 //! - The entries of two neighbouring pages in memory do not fit in half a page, so pages do not stay nearly empty.
 //!
 //! Nothing of this survives a crash: the log has the truth.
@@ -141,11 +142,11 @@ pub struct PagedIndex {
     frames: Vec<Option<Frame>>,
     /// Numbers of frames without a page.
     vacant: Vec<u32>,
-    /// Number of pages in memory that must be written before they can leave.
+    /// Number of pages in memory that must be written before they can be evicted.
     changed: usize,
     plan: PagePlan,
-    /// Pages that are away cannot be read.
-    is_cut: bool,
+    /// Pages that are not in memory are not read any more.
+    is_abandoned: bool,
     /// The next frame that may leave memory.
     hand: usize,
     slots: Slots,
@@ -166,7 +167,7 @@ impl PagedIndex {
             vacant: Vec::new(),
             changed: 0,
             plan,
-            is_cut: false,
+            is_abandoned: false,
             hand: 0,
             slots: Slots::new(plan.slots),
             ids: 0,
@@ -237,7 +238,7 @@ impl PagedIndex {
     /// The pages of `blocks` that are not in memory. Those that are there stay for a while.
     pub fn missing(&mut self, blocks: Range<LocalBlock>) -> Vec<PageRead> {
         let mut missing = Vec::new();
-        if self.is_cut {
+        if self.is_abandoned {
             return missing;
         }
         let mut next = (!blocks.is_empty()).then(|| self.directory.find(blocks.start));
@@ -257,24 +258,24 @@ impl PagedIndex {
     /// Whether the page of a block is in memory.
     #[must_use]
     pub fn has(&self, block: LocalBlock) -> bool {
-        self.is_cut || matches!(self.directory.place(self.directory.find(block)), Place::Frame(_))
+        self.is_abandoned || matches!(self.directory.place(self.directory.find(block)), Place::Frame(_))
     }
 
-    /// Pages that are not in memory cannot be read any more.
-    pub fn cut(&mut self) {
-        self.is_cut = true;
+    /// Gives up the pages that are not in memory: they are not read any more.
+    pub fn abandon(&mut self) {
+        self.is_abandoned = true;
     }
 
     /// Whether pages that are not in memory cannot be read.
     #[must_use]
-    pub fn is_cut(&self) -> bool {
-        self.is_cut
+    pub fn is_abandoned(&self) -> bool {
+        self.is_abandoned
     }
 
     /// The page of a block, if it cannot be read any more.
     fn lost(&self, block: LocalBlock) -> Option<Saved> {
         match self
-            .is_cut
+            .is_abandoned
             .then(|| self.directory.place(self.directory.find(block)))?
         {
             Place::Frame(_) => None,
@@ -308,8 +309,8 @@ impl PagedIndex {
 
     /// Makes pages leave memory that are too many since the last load. False: changed ones must be written before.
     pub fn make_room(&mut self) -> bool {
-        // What is in memory stays, as nothing can be read.
-        while !self.is_cut && self.frames_in_use() > self.frames_max() {
+        // Pages stay in memory, because they could not be read again.
+        while !self.is_abandoned && self.frames_in_use() > self.frames_max() {
             if !self.evict_one() {
                 return false;
             }
@@ -317,8 +318,8 @@ impl PagedIndex {
         true
     }
 
-    /// Evicts the next page that was not used since the hand came by (CLOCK). An empty page is removed instead: its blocks belong to the
-    /// page before it from then on.
+    /// Evicts the next page that was not used since the hand passed it (CLOCK). An empty page is removed instead: from then on, its blocks
+    /// belong to the preceding page.
     fn evict_one(&mut self) -> bool {
         for _ in 0..2 * self.frames.len() {
             self.hand = (self.hand + 1) % self.frames.len();
@@ -350,12 +351,12 @@ impl PagedIndex {
         false
     }
 
-    /// Whether a page is still to be read: it is away, was not written again, and may be used.
+    /// Whether a page must still be read: it is not in memory, was not written again, and pages are still used.
     #[must_use]
     pub fn is_wanted(&self, read: PageRead) -> bool {
         let at = self.directory.find(read.first);
-        // What was written to the origin since the cut is not in the page.
-        !self.is_cut
+        // The page lacks what was written to the origin since.
+        !self.is_abandoned
             && self.directory.first(at) == read.first
             && self.directory.place(at) == Place::Away(read.saved)
     }
@@ -382,12 +383,6 @@ impl PagedIndex {
         self.directory.set_place(at, Place::Frame(frame));
         self.merge(at);
         Ok(())
-    }
-
-    /// Number of pages in memory that must be written before they can leave.
-    #[must_use]
-    pub fn changed_pages(&self) -> usize {
-        self.changed
     }
 
     /// Whether so many pages have changed that some should be written.
@@ -505,7 +500,7 @@ impl PagedIndex {
         let at = self.directory.find(block);
         match self.directory.place(at) {
             Place::Frame(frame) => Some((at, frame)),
-            Place::Away(_) if self.is_cut => None,
+            Place::Away(_) if self.is_abandoned => None,
             Place::Away(_) => panic!("the page of {block:?} was not loaded"),
         }
     }

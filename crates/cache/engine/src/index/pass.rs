@@ -1,6 +1,6 @@
-//! The index entries of a range of blocks, from changes in order: for a recovery whose index is larger than the memory for it.
+//! The index entries of a range of blocks, computed from changes in order: for a recovery whose index is larger than the memory for it.
 //!
-//! Such a recovery makes several passes over all changes, each for the range behind that of the pass before. The changes of a pass are
+//! Such a recovery makes several passes over all changes, each for the range that follows the range of the preceding pass. The changes of a pass are
 //! collected in an array. When it is full, they are sorted by block, and the entry of each cached block stays. If that frees less than a
 //! quarter of the array, the range ends at the median: entries behind it are dropped, and later changes there are ignored.
 //!

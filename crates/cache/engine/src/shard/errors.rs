@@ -51,7 +51,7 @@ pub enum ImageError {
         /// How they differ.
         what: String,
     },
-    /// There is no image that can be used, because the index was or is in pages. The log has all that it would have.
+    /// There is no usable image, because the index was or is in pages. The log has the same contents.
     #[error("shard {shard} has no index image, because its index is in pages on the cache device")]
     Absent {
         /// The shard.

@@ -1,12 +1,12 @@
 //! When the extents that writers wait for are sealed.
 //!
 //! Writers form two groups, each an extent: one is in flight while the other gathers, until it has half of the writers. A device that
-//! is faster than the writers has landed the first group before that. Then the second one waits for more writers, for as long as a write of
-//! the device takes. So a write takes at most twice as long as the device, and mostly no longer than before: a client that has
-//! many writes in flight sends others meanwhile.
+//! is faster than the writers completes the first group before that. Then the second group waits for more writers, for the time of a
+//! device write. So a write takes at most twice as long as the device needs.
 //!
-//! The writers are those that are being served, or half of those at the commit before: some writes are always on their way to the client and
-//! back. A writer alone has no other half, so it never waits.
+//! The writers are the writes being served, or half of those at the preceding commit, because some writes are always on their way to the
+//! client and back. Writes that wait for the origin count too, so a single writer beside them waits for the time of a device write. Without
+//! others, it never waits.
 //!
 //! Invariant: while writers wait for an open extent, and none is in flight for which writers wait, a commit is due or a task looks again.
 
@@ -75,7 +75,7 @@ impl GroupCommit {
         self.expected.set(writing.max(self.expected.get() / 2));
     }
 
-    /// The device took so long for an extent.
+    /// The device took this long for an extent.
     pub(super) fn note_write(&self, took: Duration) {
         let sum = self.write_time.get() * (WRITE_WEIGHT - 1) + took.min(COMMIT_WAIT_MAX);
         self.write_time.set(sum / WRITE_WEIGHT);

@@ -23,6 +23,8 @@ pub(super) struct ShardIdentity {
     pub(super) may_be_dirty: bool,
     /// State of the cache after a crash.
     pub(super) after_crash: AfterCrash,
+    /// Memory for a paged index and all else that grows with the shard. `None`: the index is a table.
+    pub(super) index_memory: Option<u64>,
 }
 
 impl ShardIdentity {
@@ -75,6 +77,7 @@ mod tests {
             valid_from: Epoch(1),
             may_be_dirty: false,
             after_crash: AfterCrash::Warm,
+            index_memory: None,
         };
         let block = LocalBlock(5);
         assert_eq!(id.local(id.global(block)), block);

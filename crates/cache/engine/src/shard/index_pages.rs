@@ -66,21 +66,23 @@ impl<P: Platform> Shard<P> {
 
     /// Changes of a pass over the log, in the memory for the index: see [`Pass`].
     pub(super) fn pass_entries(&self) -> usize {
-        let memory = self.index_memory.unwrap_or(0);
+        let memory = self.id.index_memory.unwrap_or(0);
         let entries = (memory - memory / GHOST_SHARE) / Pass::CHANGE_BYTES as u64;
         entries.clamp(CHANGES_MIN as u64, u32::MAX.into()) as usize
     }
 
     /// Leaves as much memory to index pages as the passes of a recovery do.
     pub(super) fn fit_pages_to_passes(&self) {
-        if let Some(memory) = self.index_memory {
+        if let Some(memory) = self.id.index_memory {
             self.map.set_memory(memory / GHOST_SHARE);
         }
     }
 
     /// Bounds the pages: they have the memory for the index that is left by all else that grows with the cache.
     pub(super) fn fit_pages(&self) {
-        let Some(memory) = self.index_memory else { return };
+        let Some(memory) = self.id.index_memory else {
+            return;
+        };
         self.map.set_memory(memory.saturating_sub(self.grown_bytes()));
     }
 }

@@ -232,8 +232,6 @@ pub struct Shard<P: Platform> {
     common_budget: CommonBudget,
     following: Following,
     map: BlockMap,
-    /// Memory for a paged index and all else that grows with the shard.
-    index_memory: Option<u64>,
     log: SegmentLog,
     commits: GroupCommit,
     codecs: CodecPool,
@@ -311,6 +309,7 @@ impl<P: Platform> Shard<P> {
             valid_from,
             may_be_dirty,
             after_crash,
+            index_memory,
         };
         Rc::new(Self {
             id,
@@ -329,7 +328,6 @@ impl<P: Platform> Shard<P> {
                 &geometry,
                 page_plan(&geometry, (cache_id, number, epoch), index_memory),
             ),
-            index_memory,
             log: SegmentLog::new(
                 geometry,
                 LogIdentity {
@@ -422,7 +420,7 @@ impl<P: Platform> Shard<P> {
         let holdings = Holdings {
             cached_blocks: map.len() as u64,
             index_bytes: map.memory_bytes(),
-            index_bound_bytes: self.index_memory.unwrap_or(0),
+            index_bound_bytes: self.id.index_memory.unwrap_or(0),
             index_pages,
             index_pages_in_memory,
             other_memory_bytes: self.grown_bytes(),

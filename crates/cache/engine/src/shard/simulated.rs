@@ -1,6 +1,9 @@
 //! A shard alone on simulated disks, for tests of its parts.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
 
 use flaz_codec::{CodecChoice, CodecId};
 use flaz_device::Device;
@@ -16,6 +19,22 @@ use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock};
 
 const ORIGIN_LEN: u64 = 16 << 20;
 const CACHE_ID: u32 = 7;
+
+/// Counts the calls of its waker.
+#[derive(Default)]
+pub(super) struct WakeCount(AtomicUsize);
+
+impl WakeCount {
+    pub(super) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for WakeCount {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 pub(super) struct Simulated;
 

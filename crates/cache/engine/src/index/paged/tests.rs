@@ -191,7 +191,7 @@ fn a_page_that_changes_while_it_is_written_does_not_leave() {
         device.write(write);
         index.end_write(write, true);
     }
-    assert_eq!(index.changed_pages(), 1);
+    assert_eq!(index.changed, 1);
     for n in 0..100 * ENTRIES_MAX as u64 {
         load(&mut index, &mut device, LocalBlock(n));
     }
@@ -232,7 +232,7 @@ fn hits_cause_no_write() {
         index.hit(LocalBlock(0), |_| true);
     }
     assert_eq!(index.get(LocalBlock(0)).map(Entry::hits), Some(3));
-    assert_eq!(index.changed_pages(), 0);
+    assert_eq!(index.changed, 0);
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn pages_that_cannot_be_read_are_not_cached_or_unknown() {
     index.insert(dirty, Entry::fragment(Location(7), 100).with_dirty(true));
     for n in (0..100 * ENTRIES_MAX as u64).rev() {
         load(&mut index, &mut device, LocalBlock(n));
-        while index.changed_pages() > 0 {
+        while index.changed > 0 {
             for write in index.begin_writes(8) {
                 device.write(&write);
                 index.end_write(&write, true);
@@ -268,7 +268,7 @@ fn pages_that_cannot_be_read_are_not_cached_or_unknown() {
         );
     }
     assert!(!index.has(dirty) && !index.has(away));
-    index.cut();
+    index.abandon();
     assert!(index.has(dirty) && index.missing(dirty..LocalBlock(dirty.0 + 1)).is_empty());
     assert!(index.is_unknown(dirty) && !index.is_unknown(away) && !index.is_unknown(LocalBlock(0)));
     for block in [dirty, away] {
@@ -309,7 +309,7 @@ fn an_entry_takes_little_memory() {
     );
 }
 
-/// Without a free slot, pages that have one are still written, and what is in them is not lost.
+/// Without a free slot, pages overwrite their own slots, and no entry is lost.
 #[test]
 fn a_full_area_is_written_in_place() {
     let entry = |n: u64, turn: u64| Entry::fragment(Location(n + 1), 100 + turn as usize);
@@ -340,11 +340,11 @@ fn a_full_area_is_written_in_place() {
     assert_eq!(entries(&mut index, &mut device).len() as u64, blocks);
 }
 
-/// A page that has become empty takes no slot and no place in the directory once it leaves memory.
+/// An empty page has no slot and no directory entry after its eviction.
 #[test]
 fn empty_pages_are_removed() {
     let (mut index, mut device) = (small(1000), Device::default());
-    // Every other page is emptied, while its neighbours are away.
+    // Every other page is emptied, while its neighbours are not in memory.
     let pages = 3 * FRAMES_MIN as u64;
     let blocks = |page: u64| page << 21..(page << 21) + 200;
     for block in (0..pages).flat_map(blocks) {
@@ -363,13 +363,13 @@ fn empty_pages_are_removed() {
     assert!(index.page_count() as u64 <= pages / 2 + FRAMES_MIN as u64);
 }
 
-/// After the cut, no page is read: what was written past the cache since is not in it.
+/// No page is read after the pages were abandoned, because it would lack later writes that bypassed the cache.
 #[test]
-fn no_page_returns_after_the_cut() {
+fn abandoned_pages_are_not_read() {
     let (mut index, device) = written();
     let read = index.missing(LocalBlock(0)..LocalBlock(1))[0];
     assert!(index.is_wanted(read));
-    index.cut();
+    index.abandon();
     assert!(!index.is_wanted(read));
     index.put(read, device.read(read.slot())).expect("it is ignored");
     assert_eq!(

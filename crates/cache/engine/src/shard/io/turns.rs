@@ -70,14 +70,14 @@ impl Turns {
         Place { turns: self, id }
     }
 
-    /// The origin took so long for a write of a run.
+    /// The origin took this long for a write of a run.
     pub(in crate::shard) fn note_write(&self, took: Duration) {
         let in_flight = self.state().in_flight;
         self.pace.note(took, in_flight);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves a queue that is still correct.
+        // The queue is correct after a panic of another holder, too.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,22 +155,13 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::{Context, Wake};
+    use std::task::Context;
 
     use flaz_sim::Rng;
     use std::pin::pin;
 
     use super::*;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::shard::simulated::WakeCount;
 
     /// Shards with batches of any length, on an origin that has few turns.
     #[test]
@@ -236,9 +227,9 @@ mod tests {
     #[test]
     fn the_run_that_may_begin_is_woken() {
         let turns = Turns::default();
-        let counts = [0, 1].map(|_| Arc::new(Count::default()));
+        let counts = [0, 1].map(|_| Arc::new(WakeCount::default()));
         let wakers = counts.clone().map(Waker::from);
-        let woken = || counts.each_ref().map(|count| count.0.load(Ordering::Relaxed));
+        let woken = || counts.each_ref().map(|count| count.get());
         let running = turns.queue().take(1).expect("none is in flight");
         let places = [turns.queue(), turns.queue()];
         assert!(places.iter().all(|place| place.take(1).is_none()));

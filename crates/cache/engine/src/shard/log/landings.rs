@@ -84,26 +84,17 @@ impl Landings {
 mod tests {
     use std::pin::pin;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::{Context, Wake};
+    use std::task::Context;
 
     use super::super::lsn::Lsn;
     use super::*;
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::shard::simulated::WakeCount;
 
     #[test]
     fn a_writer_is_woken_once_and_only_when_it_has_landed() {
         let landings = Landings::default();
         let [first, second] = [Lsn::INHERITED, Lsn::INHERITED.next()].map(Positions::both);
-        let (woken, others) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let (woken, others) = (Arc::new(WakeCount::default()), Arc::new(WakeCount::default()));
         let (waker, other) = (Waker::from(Arc::clone(&woken)), Waker::from(Arc::clone(&others)));
         let mut waits = pin!(landings.wait(&second));
         {
@@ -116,14 +107,11 @@ mod tests {
             );
             assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             landings.wake(&first);
-            assert_eq!(
-                [&woken, &others].map(|count| count.0.load(Ordering::Relaxed)),
-                [0, 1]
-            );
+            assert_eq!([&woken, &others].map(|count| count.get()), [0, 1]);
         }
         landings.wake(&second);
         landings.wake(&second);
-        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert_eq!(woken.get(), 1);
         assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
         assert_eq!(landings.0.borrow().slots.len(), 2);
     }

@@ -1,11 +1,10 @@
 //! A paged index and its I/O: pages are read when they are needed, and written by a task.
 //!
 //! Invariants:
-//! - A load waits for all its pages, and returns when all are in memory at the same time: it keeps what it has read, so no page is
-//!   pinned, and loads do not wait for each other's memory. What they keep is bounded by their number and [`STRIPE_BLOCKS`].
+//! - A load returns when all its pages are in memory at the same time. It keeps a copy of each page that it reads, so no page is pinned,
+//!   and loads do not wait for each other's memory. The number of loads and [`STRIPE_BLOCKS`] limit these copies.
 //! - A page is read once at a time. A read that is dropped leaves nothing behind.
-//! - Only the task writes, one batch at a time: a request that is dropped cannot leave a write in flight behind, to a slot that counts
-//!   as free.
+//! - Only the task writes, one batch at a time: a dropped request cannot leave a write in flight to a slot that counts as free.
 //! - Nothing is written after a fence. Pages are read as long as dirty blocks are wanted and the device answers: see [`Pages::after_fence`].
 //!
 //! [`STRIPE_BLOCKS`]: crate::units::STRIPE_BLOCKS
@@ -102,8 +101,8 @@ impl Pages {
             if io.is_fenced() {
                 self.after_fence();
             } else if let Some(why) = self.failure() {
-                // The caller looks its blocks up whatever happened.
-                self.index.borrow_mut().cut();
+                // The caller looks its blocks up after an error, too.
+                self.index.borrow_mut().abandon();
                 return Err(why);
             }
             let has_room = self.index.borrow_mut().make_room();
@@ -133,7 +132,7 @@ impl Pages {
                 match page {
                     Ok(page) => read.extend(page),
                     Err(why) => {
-                        self.index.borrow_mut().cut();
+                        self.index.borrow_mut().abandon();
                         return Err(self.fail(why));
                     }
                 }
@@ -236,12 +235,12 @@ impl Pages {
     fn after_fence(&self) {
         let mut index = self.index.borrow_mut();
         if index.fragments().dirty_blocks() == 0 {
-            index.cut();
+            index.abandon();
         }
     }
 
     /// Calls `visit` with each entry from `from` on, until that returns false. With `only_dirty`, pages without dirty blocks are left out.
-    /// Entries change meanwhile: what is not changed is visited once.
+    /// Entries may change during the walk: each entry that does not is visited once.
     ///
     /// # Errors
     /// As [`Pages::load`].

@@ -59,7 +59,7 @@ impl Store {
             return self.table.borrow().get(block);
         };
         let found = pages.index().borrow().get(block);
-        if COMPARES && !pages.index().borrow().is_cut() {
+        if COMPARES && !pages.index().borrow().is_abandoned() {
             // Hits of a page that did not change otherwise are lost when it leaves memory.
             let plain = |entry: Option<Entry>| entry.map(|entry| entry.with_hits(0));
             let expected = self.table.borrow().get(block);
@@ -71,7 +71,7 @@ impl Store {
     /// The entry of a block whose page need not be in memory, if that is known.
     pub(super) fn peek(&self, block: LocalBlock) -> Option<Entry> {
         match &self.pages {
-            Some(pages) if !COMPARES || pages.index().borrow().is_cut() => {
+            Some(pages) if !COMPARES || pages.index().borrow().is_abandoned() => {
                 let index = pages.index().borrow();
                 index.has(block).then(|| index.get(block))?
             }
