@@ -150,7 +150,7 @@ impl<T: Send> OneReceiver<T> {
     ///
     /// # Errors
     /// The sender is gone, or no value arrived within `timeout`.
-    pub fn recv_blocking(self, timeout: Duration) -> Result<T, RecvTimeoutError> {
+    pub fn recv_blocking(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         let deadline = Instant::now() + timeout;
         let mut slot = self.inner.lock();
         loop {

@@ -50,6 +50,7 @@ mod state;
 mod state_directory;
 mod state_records;
 mod status;
+mod systemd;
 mod threads;
 mod timed;
 mod worker;
@@ -62,6 +63,7 @@ pub use life::STILL_STARTING;
 pub use offline::{
     IdleCache, check, create, dump, identify, idle_cache, offline_status, refuse_to_wait, resize_volume,
 };
-pub use serve::{ServeError, Watch, notify_failure, serve};
+pub use serve::{ServeError, Watch, serve};
 pub use spec::{CreateSpec, ServeSpec};
 pub use state::default_directory;
+pub use systemd::notify_failure;

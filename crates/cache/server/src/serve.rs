@@ -28,6 +28,7 @@ use crate::metrics::{Exporter, Identity, Scrape, page};
 use crate::offline::identify;
 use crate::process::{lock_memory, prepare, return_free_memory};
 use crate::spec::ServeSpec;
+use crate::systemd::notify;
 
 /// Exit status after the second signal.
 const EXIT_FAILURE: i32 = 1;
@@ -227,19 +228,6 @@ fn warn_of_emulation(spec: &ServeSpec) {
             );
         }
     }
-}
-
-/// Notifies systemd, if systemd started this process.
-fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("cannot notify systemd: {error}");
-    }
-}
-
-/// Tells systemd why the server ends, if systemd started this process: `systemctl status` shows the last status.
-pub fn notify_failure(reason: &str) {
-    let line = reason.replace('\n', " ");
-    notify(&[NotifyState::Status(&format!("failed: {line}"))]);
 }
 
 /// The first SIGTERM or SIGINT requests a clean stop; the second ends the process at once. SIGHUP is logged: its default would

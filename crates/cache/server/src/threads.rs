@@ -12,19 +12,22 @@ use flaz_engine::shard::{ImageError, OriginWrites, RecoverError, Recovered, Resi
 use flaz_engine::shared_budget::SharedBudget;
 use flaz_engine::units::Epoch;
 use flaz_runtime::mailbox::{Sender, channel};
-use flaz_runtime::{OneReceiver, OneSender, oneshot};
+use flaz_runtime::{OneReceiver, OneSender, RecvTimeoutError, oneshot};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::device::HostDevice;
 use crate::error::{Failed, HostError};
 use crate::order::{ANSWER_WITHIN, MAILBOX_MAX, Order, post};
 use crate::state::StateFile;
+use crate::systemd;
 use crate::worker::{self, WorkerParts};
 
 /// Time limit for a thread to store admitted blocks, or to read or write its index.
 const STOP_WITHIN: Duration = Duration::from_secs(300);
-/// Time limit for the threads to recover the log after a crash.
-const RECOVER_WITHIN: Duration = Duration::from_secs(3600);
+/// Time limit of a recovery that makes no progress. One that does may take as long as it needs.
+const RECOVERY_STALLED: Duration = Duration::from_secs(600);
+/// How often the progress of a recovery is checked, and reported to systemd.
+const PROGRESS_EVERY: Duration = Duration::from_secs(20);
 
 /// The parameters that are common to all threads.
 pub(crate) struct ThreadParts<'a> {
@@ -122,6 +125,16 @@ impl Threads {
         within: Duration,
         order: impl Fn(OneSender<T>) -> Order,
     ) -> Reached<Vec<T>> {
+        let wait = |answer: OneReceiver<T>| answer.recv_blocking(within);
+        self.ask_and_wait(order, wait)
+    }
+
+    /// [`Threads::ask`], with a way to wait for each answer.
+    fn ask_and_wait<T: Send>(
+        &self,
+        order: impl Fn(OneSender<T>) -> Order,
+        wait: impl Fn(OneReceiver<T>) -> Result<T, RecvTimeoutError>,
+    ) -> Reached<Vec<T>> {
         let waiting = self
             .mailboxes
             .iter()
@@ -133,9 +146,7 @@ impl Threads {
         waiting
             .into_iter()
             .map(|answer| {
-                answer
-                    .recv_blocking(within)
-                    .map_err(|error| ShardsUnreachable(format!("a thread did not answer: {error}")))
+                wait(answer).map_err(|error| ShardsUnreachable(format!("a thread did not answer: {error}")))
             })
             .collect()
     }
@@ -175,11 +186,23 @@ impl ShardSet for Threads {
     }
 
     async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>> {
-        let progress = recovery_bar(self.regions.load(Ordering::Relaxed));
-        let parts = self.ask(RECOVER_WITHIN, |reply| Order::Recover {
+        let regions = self.regions.load(Ordering::Relaxed);
+        let progress = recovery_bar(regions);
+        let order = |reply| Order::Recover {
             trust,
             progress: progress.clone(),
             reply,
+        };
+        let moved = |done: u64| {
+            let percent = (100 * done).checked_div(regions).unwrap_or(0);
+            systemd::starting_takes_longer(
+                RECOVERY_STALLED,
+                &format!("starting: reading the log, {percent} %"),
+            );
+        };
+        let parts = self.ask_and_wait(order, |answer| {
+            let position = || progress.position();
+            wait_while_moving(&answer, position, moved, PROGRESS_EVERY, RECOVERY_STALLED)
         });
         progress.finish_and_clear();
         let mut total = Recovered::default();
@@ -238,6 +261,34 @@ impl ShardSet for Threads {
     }
 }
 
+/// Waits for an answer as long as `position` moves: until it has not moved in about `stalled`. Looks at it at intervals of `every`, and
+/// tells `moved` where it is if it has moved.
+fn wait_while_moving<T: Send>(
+    answer: &OneReceiver<T>,
+    position: impl Fn() -> u64,
+    moved: impl Fn(u64),
+    every: Duration,
+    stalled: Duration,
+) -> Result<T, RecvTimeoutError> {
+    let (mut last, mut still) = (position(), Duration::ZERO);
+    loop {
+        match answer.recv_blocking(every) {
+            Err(RecvTimeoutError::Timeout(_)) => {}
+            done => return done,
+        }
+        let now = position();
+        if now != last {
+            (last, still) = (now, Duration::ZERO);
+            moved(now);
+        } else {
+            still += every;
+        }
+        if still >= stalled {
+            return Err(RecvTimeoutError::Timeout(stalled));
+        }
+    }
+}
+
 /// A progress bar for crash recovery on a terminal; nothing in a pipe.
 fn recovery_bar(regions: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(regions), ProgressDrawTarget::stderr());
@@ -266,4 +317,49 @@ pub(crate) fn watched(
         }
     };
     Ok(std::thread::Builder::new().name(name).spawn(guarded)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    const EVERY: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn an_answer_is_waited_for_as_long_as_there_is_progress() {
+        let (reply, answer) = oneshot();
+        let (position, reply) = (Cell::new(0), Cell::new(Some(reply)));
+        let told = RefCell::new(Vec::<u64>::new());
+        let look = || {
+            position.set(position.get() + 1);
+            // Long after the limit.
+            if position.get() == 50 {
+                assert!(reply.take().expect("once").send("done").is_ok());
+            }
+            position.get()
+        };
+        let moved = |at| told.borrow_mut().push(at);
+        let got = wait_while_moving(&answer, look, moved, EVERY, 5 * EVERY);
+        assert_eq!(got, Ok("done"));
+        let told = told.into_inner();
+        assert_eq!(told, (2..=50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn without_progress_an_answer_is_late_after_the_limit() {
+        let (reply, answer) = oneshot::<()>();
+        let looks = Cell::new(0);
+        let look = || {
+            looks.set(looks.get() + 1);
+            looks.get().min(10)
+        };
+        let got = wait_while_moving(&answer, look, |_| {}, EVERY, 5 * EVERY);
+        assert_eq!(got, Err(RecvTimeoutError::Timeout(5 * EVERY)));
+        assert_eq!(looks.get(), 15, "five times at 10");
+        drop(reply);
+        let got = wait_while_moving(&answer, || 0, |_| {}, EVERY, 5 * EVERY);
+        assert_eq!(got, Err(RecvTimeoutError::Lost));
+    }
 }
