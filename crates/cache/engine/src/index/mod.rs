@@ -8,6 +8,7 @@
 mod bulk;
 mod directory;
 mod entry;
+mod hits;
 mod leaf;
 mod paged;
 mod pass;

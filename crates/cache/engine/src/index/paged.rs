@@ -17,6 +17,7 @@
 //! - A group is in one page: see [`super::leaf`].
 //! - After [`PagedIndex::abandon`], pages that are not in memory are never read again: their blocks are not cached, or *unknown* if some
 //!   may be dirty.
+//! - Entries in pages have no hits: see [`HitBits`].
 //! - The entries of two neighbouring pages in memory do not fit in half a page, so pages do not stay nearly empty.
 //!
 //! Nothing of this survives a crash: the log has the truth.
@@ -25,6 +26,7 @@ use std::ops::Range;
 
 use super::directory::{Directory, Place, Position, Saved};
 use super::entry::Entry;
+use super::hits::HitBits;
 use super::leaf::{ENTRIES_MAX, Leaf, PAGE_BYTES, aligned};
 use super::slots::Slots;
 use super::{Fragments, others_name};
@@ -51,6 +53,8 @@ pub struct PagePlan {
     pub page_bytes: usize,
     /// Most entries of a page.
     pub entries_max: usize,
+    /// Bytes of the regions that entries are in.
+    pub region_bytes: u64,
 }
 
 impl PagePlan {
@@ -75,6 +79,7 @@ impl PagePlan {
             frames_min: FRAMES_MIN,
             page_bytes: PAGE_BYTES,
             entries_max: ENTRIES_MAX,
+            region_bytes: 16 << 20,
         }
     }
 }
@@ -150,6 +155,7 @@ pub struct PagedIndex {
     /// The next frame that may leave memory.
     hand: usize,
     slots: Slots,
+    hits: HitBits,
     ids: u64,
     len: usize,
     fragments: Fragments,
@@ -170,6 +176,7 @@ impl PagedIndex {
             is_abandoned: false,
             hand: 0,
             slots: Slots::new(plan.slots),
+            hits: HitBits::new(plan.region_bytes),
             ids: 0,
             len: 0,
             fragments: Fragments::default(),
@@ -217,7 +224,7 @@ impl PagedIndex {
     }
 
     fn tables_bytes(&self) -> usize {
-        self.directory.memory_bytes() + self.slots.memory_bytes()
+        self.directory.memory_bytes() + self.slots.memory_bytes() + self.hits.memory_bytes()
     }
 
     /// Number of pages in memory.
@@ -530,24 +537,35 @@ impl PagedIndex {
     /// If its page is not in memory, as for all functions below that take a block.
     #[must_use]
     pub fn get(&self, block: LocalBlock) -> Option<Entry> {
-        self.leaf_of(block)?.get(block)
+        let entry = self.leaf_of(block)?.get(block)?;
+        Some(entry.with_hits(self.hits.of(entry.location())))
     }
 
-    /// The entry of a block, whose hit counter goes up (to 3 at most) if the hit `counts`. That alone causes no write of the page.
+    /// The entry of a block. Its fragment was used, if the hit `counts`.
     pub fn hit(&mut self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) -> Option<Entry> {
-        let (_, number) = self.position(block)?;
-        let leaf = &mut self.frame_mut(number).leaf;
-        let entry = leaf.get(block)?;
+        let entry = self.get(block)?;
         if counts(entry) {
-            leaf.insert(block, entry.with_hits(entry.hits() + 1));
+            self.note_use(entry);
         }
         Some(entry)
     }
 
+    /// The fragment that an entry names was used. The page of the entry need not be in memory.
+    pub fn note_use(&mut self, entry: Entry) {
+        self.hits.note(entry.location());
+    }
+
+    /// The uses in a region are forgotten, because it is freed.
+    pub fn forget_uses(&mut self, region: u32) {
+        self.hits.forget(region);
+    }
+
     /// Clears a block's dirty bit; false if it has no entry, or a clean one.
     pub fn clean(&mut self, block: LocalBlock) -> bool {
-        let old = self.get(block).filter(|old| old.dirty());
-        let Some(old) = old else { return false };
+        let old = self.leaf_of(block).and_then(|leaf| leaf.get(block));
+        let Some(old) = old.filter(|old| old.dirty()) else {
+            return false;
+        };
         self.change(block).insert(block, old.with_dirty(false));
         self.fragments.clean(old)
     }
@@ -559,7 +577,10 @@ impl PagedIndex {
             self.make_page_for(block);
             self.len += 1;
         }
-        self.change(block).insert(block, entry);
+        if entry.hits() > 0 {
+            self.note_use(entry);
+        }
+        self.change(block).insert(block, entry.with_hits(0));
         let names = |entry| others_name(|other| self.get(other), block, entry, |_| true);
         let (counted, old) = (names(entry), old.map(|old| (old, names(old))));
         self.fragments.add(entry, counted);

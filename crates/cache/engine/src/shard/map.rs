@@ -157,10 +157,15 @@ impl BlockMap {
         self.index.hit(block, counts)
     }
 
-    /// Counts a use of a block if it `counts`. No page is read for that: a use of a block whose page has left memory is lost.
-    pub(super) fn count_use(&self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) {
-        if self.index.has(block) {
-            self.index.hit(block, counts);
+    /// Counts a use of a block that had this entry, if it `counts`. Its region has not been freed since.
+    pub(super) fn count_use(&self, block: LocalBlock, entry: Entry, counts: impl FnOnce(Entry) -> bool) {
+        self.index.count_use(block, entry, counts);
+    }
+
+    /// The uses in a region are forgotten, because it is freed.
+    pub(super) fn forget_uses(&self, region: u32) {
+        if let Some(pages) = self.index.pages() {
+            pages.index().borrow_mut().forget_uses(region);
         }
     }
 
@@ -198,6 +203,9 @@ impl BlockMap {
         if self.index.is_lost(block) {
             return;
         }
+        let no_uses = self.is_paged() && log.ring_at(entry.location()) == Ring::Main;
+        // There, uses count only later.
+        let entry = if no_uses { entry.with_hits(0) } else { entry };
         let old = self.index.insert(block, entry);
         log.count_live(entry.location(), 1);
         match old {

@@ -468,6 +468,7 @@ impl<P: Platform> Shard<P> {
         }
         count(&self.stats.counters.discarded_bytes, region_bytes);
         count(&self.stats.counters.regions_reclaimed, 1);
+        self.map.forget_uses(victim.region);
         self.log.free(victim);
         // A region with damage may have been closed.
         self.pump_writes();

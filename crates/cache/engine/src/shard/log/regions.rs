@@ -408,6 +408,18 @@ impl Regions {
         self.rings[ring.index()].len
     }
 
+    /// The oldest full region of `ring` (meaningless without one), and their number: the ring has changed if these have.
+    pub(crate) fn oldest(&self, ring: Ring) -> (u32, u32) {
+        let list = &self.rings[ring.index()];
+        (list.head, list.len)
+    }
+
+    /// The generation of the youngest of the `count` oldest full regions of `ring`.
+    pub(crate) fn oldest_until(&self, ring: Ring, count: u32) -> Option<Sequence> {
+        let oldest = self.walk(self.rings[ring.index()].head).take(count as usize);
+        oldest.last().map(|number| self.generation_of(number))
+    }
+
     fn walk(&self, head: u32) -> impl Iterator<Item = u32> + '_ {
         let known = |number: u32| (number != NONE).then_some(number);
         std::iter::successors(known(head), move |&number| {

@@ -60,7 +60,7 @@ impl Store {
         };
         let found = pages.index().borrow().get(block);
         if COMPARES && !pages.index().borrow().is_abandoned() {
-            // Hits of a page that did not change otherwise are lost when it leaves memory.
+            // Pages have no hits.
             let plain = |entry: Option<Entry>| entry.map(|entry| entry.with_hits(0));
             let expected = self.table.borrow().get(block);
             assert_eq!(plain(found), plain(expected), "the pages and the table disagree");
@@ -83,6 +83,14 @@ impl Store {
         match &self.pages {
             None => self.table.borrow_mut().hit(block, counts),
             Some(pages) => pages.index().borrow_mut().hit(block, counts),
+        }
+    }
+
+    pub(super) fn count_use(&self, block: LocalBlock, entry: Entry, counts: impl FnOnce(Entry) -> bool) {
+        match &self.pages {
+            None => drop(self.table.borrow_mut().hit(block, counts)),
+            Some(pages) if counts(entry) => pages.index().borrow_mut().note_use(entry),
+            Some(_) => {}
         }
     }
 
