@@ -459,6 +459,11 @@ impl SegmentLog {
         self.wake_room();
     }
 
+    /// No index entry is in a region any more. Returns how many there were.
+    pub(super) fn retire_live(&self, region: u32) -> u32 {
+        self.state.borrow_mut().regions.retire_live(region)
+    }
+
     /// Number of index entries in a region.
     pub(super) fn live_in(&self, region: u32) -> u32 {
         self.state.borrow().regions.at(region).live

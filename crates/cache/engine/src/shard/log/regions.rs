@@ -272,6 +272,13 @@ impl Regions {
         });
     }
 
+    /// Sets the number of index entries of a region to 0. Returns it.
+    pub(crate) fn retire_live(&mut self, number: u32) -> u32 {
+        let live = self.at(number).live;
+        self.update(number, |region| region.live = 0);
+        live
+    }
+
     pub(crate) fn add_used(&mut self, number: u32, bytes: u32) {
         assert_eq!(self.at(number).state, RegionState::Open, "it is being filled");
         self.update(number, |region| region.used += bytes);

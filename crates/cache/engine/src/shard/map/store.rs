@@ -124,6 +124,27 @@ impl Store {
         self.change(|table| table.clean(block), |pages| pages.clean(block))
     }
 
+    /// All `entries` in a region are removed: of pages, those that `are_there`.
+    pub(super) fn retire(&self, region: u32, entries: u32, are_there: impl Fn(Entry) -> bool) {
+        let pages = self.pages.as_ref().expect("a table has no late entries");
+        pages.index().borrow_mut().retire(region, entries);
+        if !COMPARES {
+            return;
+        }
+        let mut table = self.table.borrow_mut();
+        let left: Vec<_> = table.iter().filter(|(_, entry)| are_there(*entry)).collect();
+        for (block, _) in &left {
+            table.remove(*block);
+        }
+        let pages = pages.index().borrow();
+        if !pages.is_abandoned() {
+            assert_eq!(left.len(), entries as usize, "the pages and the table disagree");
+            let counts = |fragments: Fragments| (fragments.bytes(), fragments.dirty_blocks());
+            assert_eq!(pages.len(), table.len());
+            assert_eq!(counts(pages.fragments()), counts(table.fragments()));
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         match &self.pages {
             None => self.table.borrow().len(),
