@@ -37,6 +37,12 @@ pub enum PlantedBug {
     UnreadCountsAsClean,
     /// An index page leaves memory before its changes are written.
     ChangedPageEvicted,
+    /// A lookup finds an index entry whose region was freed since.
+    RetiredEntryFound,
+    /// An entry is added to an index page that has entries of regions that were freed since.
+    PageNotChecked,
+    /// All blocks of a region leave a paged index before its dirty blocks are moved.
+    RetiredEarly,
     /// The slot of an index page counts as free while the directory names it.
     SlotFreedEarly,
     /// A flush is acknowledged and not sent to the origin.

@@ -14,7 +14,9 @@ use crate::units::LocalBlock;
 
 /// Bytes of a page on the device.
 pub const PAGE_BYTES: usize = 4096;
-const WORDS: usize = PAGE_BYTES / 8;
+/// Bytes of it that are not of the leaf: see [`super::paged`].
+pub(super) const STAMP_BYTES: usize = 8;
+const WORDS: usize = (PAGE_BYTES - STAMP_BYTES) / 8;
 const HEAD_WORDS: usize = 2;
 /// Most entries of a page.
 pub const ENTRIES_MAX: usize = WORDS - HEAD_WORDS;
@@ -163,12 +165,26 @@ impl Leaf {
         }
     }
 
+    /// Removes the entries that `stays` refuses.
+    pub(super) fn retain(&mut self, stays: impl Fn(Entry) -> bool) {
+        let (before, mut kept) = (self.len, 0);
+        for at in 0..before {
+            let word = self.words[HEAD_WORDS + at];
+            if stays(Entry(word & VALUE_MASK)) {
+                self.words[HEAD_WORDS + kept] = word;
+                kept += 1;
+            }
+        }
+        self.words[HEAD_WORDS + kept..HEAD_WORDS + before].fill(0);
+        self.len = kept;
+    }
+
     /// Whether a block is dirty.
     pub(super) fn any_dirty(&self) -> bool {
         self.words().iter().any(|word| Entry(word & VALUE_MASK).dirty())
     }
 
-    /// The page as it is on the device, whose pages have so many `bytes`: [`PAGE_BYTES`], or fewer in tests.
+    /// The leaf as it is on the device, in so many `bytes`: a page without its stamp, or fewer in tests.
     pub(super) fn to_bytes(&self, mark: u64, bytes: usize) -> Vec<u8> {
         let head = [self.first.0 | (self.len as u64) << FIRST_BITS, mark];
         let words = head.iter().chain(&self.words[HEAD_WORDS..bytes / 8]);
@@ -182,7 +198,8 @@ impl Leaf {
     pub(super) fn parse(bytes: &[u8], first: LocalBlock, mark: u64) -> Result<Self, String> {
         let (words, rest) = bytes.as_chunks::<8>();
         if !(HEAD_WORDS..=WORDS).contains(&words.len()) || !rest.is_empty() {
-            return Err(format!("{} bytes, expected {PAGE_BYTES}", bytes.len()));
+            let expected = WORDS * 8;
+            return Err(format!("{} bytes, expected {expected}", bytes.len()));
         }
         let mut leaf = Self::new(first);
         for (word, bytes) in leaf.words.iter_mut().zip(words) {
@@ -297,7 +314,7 @@ mod tests {
     #[test]
     fn pages_read_back_and_hostile_ones_are_refused() {
         let leaf = full(3);
-        let bytes = leaf.to_bytes(77, PAGE_BYTES);
+        let bytes = leaf.to_bytes(77, WORDS * 8);
         let again = Leaf::parse(&bytes, LocalBlock(8), 77).expect("it is whole");
         assert!(again.entries().eq(leaf.entries()));
         assert!(
@@ -318,6 +335,24 @@ mod tests {
     }
 
     #[test]
+    fn refused_entries_leave_nothing_behind() {
+        let mut leaf = full(2);
+        let all: Vec<_> = leaf.entries().collect();
+        let stays = |entry: Entry| !entry.location().0.is_multiple_of(3);
+        leaf.retain(stays);
+        let kept: Vec<_> = all.into_iter().filter(|(_, entry)| stays(*entry)).collect();
+        assert!((ENTRIES_MAX / 2..ENTRIES_MAX).contains(&kept.len()));
+        assert_eq!(leaf.entries().collect::<Vec<_>>(), kept);
+        let mut same = Leaf::new(leaf.first());
+        for (block, entry) in &kept {
+            same.insert(*block, *entry);
+        }
+        assert_eq!(leaf.to_bytes(1, WORDS * 8), same.to_bytes(1, WORDS * 8));
+        leaf.retain(|_| false);
+        assert_eq!(leaf.len(), 0);
+    }
+
+    #[test]
     fn equal_contents_have_equal_bytes() {
         let (mut one, mut other) = (full(1), full(1));
         one.remove(LocalBlock(20));
@@ -326,6 +361,6 @@ mod tests {
         other.remove(LocalBlock(20));
         one.insert(LocalBlock(20), entry(1));
         other.insert(LocalBlock(20), entry(1));
-        assert_eq!(one.to_bytes(1, PAGE_BYTES), other.to_bytes(1, PAGE_BYTES));
+        assert_eq!(one.to_bytes(1, WORDS * 8), other.to_bytes(1, WORDS * 8));
     }
 }

@@ -8,9 +8,11 @@
 mod bulk;
 mod directory;
 mod entry;
+mod hits;
 mod leaf;
 mod paged;
 mod pass;
+mod retired;
 mod segment;
 mod slots;
 
@@ -23,6 +25,7 @@ pub use pass::{CHANGES_MIN, Pass};
 use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
 use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_BLOCKS_MAX};
 use crate::units::{BLOCK_BYTES, LocalBlock, UNIT_BYTES};
+use retired::Left;
 use segment::{SLOTS, Segment};
 
 /// Entries that a segment has when the index is as large as planned: bounds the time of one rebuild.
@@ -99,6 +102,13 @@ impl Fragments {
         self.blocks -= u64::from(sectors_of(entry) > 0);
         self.bytes -= bytes;
         self.clean(entry);
+    }
+
+    /// All entries in a region are removed at once.
+    fn retire(&mut self, left: Left) {
+        self.blocks -= u64::from(left.blocks);
+        self.bytes -= u64::from(left.bytes);
+        self.dirty_blocks -= u64::from(left.dirty_blocks);
     }
 
     /// The entry is no longer dirty, if it was: whether it was.

@@ -17,6 +17,10 @@
 //! - A group is in one page: see [`super::leaf`].
 //! - After [`PagedIndex::abandon`], pages that are not in memory are never read again: their blocks are not cached, or *unknown* if some
 //!   may be dirty.
+//! - Entries in pages have no hits: see [`HitBits`].
+//! - Entries in pages may be those of blocks that left the index with their region: see [`super::retired`]. A page is *checked* when it is
+//!   loaded, before an entry is added, when it is joined with another one, and when it is written or evicted. On the device, the last eight
+//!   bytes of a page say when the entries that are there were checked.
 //! - The entries of two neighbouring pages in memory do not fit in half a page, so pages do not stay nearly empty.
 //!
 //! Nothing of this survives a crash: the log has the truth.
@@ -25,7 +29,9 @@ use std::ops::Range;
 
 use super::directory::{Directory, Place, Position, Saved};
 use super::entry::Entry;
-use super::leaf::{ENTRIES_MAX, Leaf, PAGE_BYTES, aligned};
+use super::hits::HitBits;
+use super::leaf::{ENTRIES_MAX, Leaf, PAGE_BYTES, STAMP_BYTES, aligned};
+use super::retired::Retired;
 use super::slots::Slots;
 use super::{Fragments, others_name};
 use crate::planted::{PlantedBug, planted};
@@ -51,6 +57,8 @@ pub struct PagePlan {
     pub page_bytes: usize,
     /// Most entries of a page.
     pub entries_max: usize,
+    /// Bytes of the regions that entries are in.
+    pub region_bytes: u64,
 }
 
 impl PagePlan {
@@ -75,6 +83,7 @@ impl PagePlan {
             frames_min: FRAMES_MIN,
             page_bytes: PAGE_BYTES,
             entries_max: ENTRIES_MAX,
+            region_bytes: 16 << 20,
         }
     }
 }
@@ -118,6 +127,8 @@ impl PageWrite {
 #[derive(Debug)]
 struct Frame {
     leaf: Leaf,
+    /// The retirement at which the entries were checked last.
+    checked: u64,
     /// Distinguishes it from others that had its number.
     id: u64,
     /// Goes up with each change.
@@ -150,6 +161,8 @@ pub struct PagedIndex {
     /// The next frame that may leave memory.
     hand: usize,
     slots: Slots,
+    hits: HitBits,
+    retired: Retired,
     ids: u64,
     len: usize,
     fragments: Fragments,
@@ -159,7 +172,9 @@ impl PagedIndex {
     /// An empty index.
     #[must_use]
     pub fn new(plan: PagePlan) -> Self {
-        let room = (plan.page_bytes / 8).saturating_sub(2).min(ENTRIES_MAX);
+        let room = (plan.page_bytes.saturating_sub(STAMP_BYTES) / 8)
+            .saturating_sub(2)
+            .min(ENTRIES_MAX);
         assert!((8..=room).contains(&plan.entries_max), "{plan:?}");
         let mut index = Self {
             directory: Directory::new(Place::Frame(0)),
@@ -170,11 +185,13 @@ impl PagedIndex {
             is_abandoned: false,
             hand: 0,
             slots: Slots::new(plan.slots),
+            hits: HitBits::new(plan.region_bytes),
+            retired: Retired::new(plan.region_bytes),
             ids: 0,
             len: 0,
             fragments: Fragments::default(),
         };
-        let frame = index.add_frame(Leaf::new(LocalBlock(0)), None);
+        let frame = index.add_frame(Leaf::new(LocalBlock(0)), None, 0);
         assert_eq!(frame, 0, "the directory names it");
         index
     }
@@ -217,7 +234,8 @@ impl PagedIndex {
     }
 
     fn tables_bytes(&self) -> usize {
-        self.directory.memory_bytes() + self.slots.memory_bytes()
+        let regions = self.hits.memory_bytes() + self.retired.memory_bytes();
+        self.directory.memory_bytes() + self.slots.memory_bytes() + regions
     }
 
     /// Number of pages in memory.
@@ -326,13 +344,14 @@ impl PagedIndex {
             let Some(frame) = &mut self.frames[self.hand] else {
                 continue;
             };
-            let is_used = std::mem::take(&mut frame.is_used);
+            if std::mem::take(&mut frame.is_used) || frame.is_writing {
+                continue;
+            }
+            self.check(self.hand);
+            let frame = self.frame(self.hand as u32);
             let is_changed = frame.is_changed() && !planted(PlantedBug::ChangedPageEvicted);
             let (first, saved) = (frame.leaf.first(), frame.saved.map(|(saved, _)| saved));
             let is_empty = frame.leaf.len() == 0 && first.0 > 0;
-            if is_used || frame.is_writing {
-                continue;
-            }
             let at = self.directory.find(first);
             assert_eq!(self.directory.place(at), Place::Frame(self.hand as u32));
             match saved {
@@ -378,9 +397,13 @@ impl PagedIndex {
                 saved.checksum
             ));
         }
+        let Some((bytes, stamp)) = bytes.split_last_chunk::<STAMP_BYTES>() else {
+            return Err(format!("{} bytes, expected a page", bytes.len()));
+        };
         let leaf = Leaf::parse(bytes, first, self.plan.mark)?;
-        let frame = self.add_frame(leaf, Some(saved));
+        let frame = self.add_frame(leaf, Some(saved), u64::from_le_bytes(*stamp));
         self.directory.set_place(at, Place::Frame(frame));
+        self.check(frame as usize);
         self.merge(at);
         Ok(())
     }
@@ -396,22 +419,25 @@ impl PagedIndex {
     pub fn begin_writes(&mut self, most: usize) -> Vec<PageWrite> {
         let mut writes = Vec::new();
         let count = self.frames.len();
-        for number in (1..=count).map(|n| (self.hand + n) % count) {
+        let hand = self.hand;
+        for number in (1..=count).map(|n| (hand + n) % count) {
             if writes.len() == most {
                 break;
             }
-            let Some(frame) = &mut self.frames[number] else {
-                continue;
-            };
-            if frame.is_writing || !frame.is_changed() {
+            let is_wanted = |frame: &Frame| !frame.is_writing && frame.is_changed();
+            if !self.frames[number].as_ref().is_some_and(is_wanted) {
                 continue;
             }
+            self.check(number);
+            let frame = self.frames[number].as_mut().expect("it has a page");
             let own = || frame.saved.take().map(|(saved, _)| saved.slot);
             let Some(slot) = self.slots.take().or_else(own) else {
                 continue;
             };
             frame.is_writing = true;
-            let bytes = frame.leaf.to_bytes(self.plan.mark, self.plan.page_bytes);
+            let leaf_bytes = self.plan.page_bytes - STAMP_BYTES;
+            let mut bytes = frame.leaf.to_bytes(self.plan.mark, leaf_bytes);
+            bytes.extend(frame.checked.to_le_bytes());
             let (checksum, dirty) = (crc32c::crc32c(&bytes), frame.leaf.any_dirty());
             writes.push(PageWrite {
                 frame: number as u32,
@@ -455,11 +481,12 @@ impl PagedIndex {
         }
     }
 
-    fn add_frame(&mut self, leaf: Leaf, saved: Option<Saved>) -> u32 {
+    fn add_frame(&mut self, leaf: Leaf, saved: Option<Saved>, checked: u64) -> u32 {
         self.ids += 1;
         self.changed += usize::from(saved.is_none());
         let frame = Some(Frame {
             leaf,
+            checked,
             id: self.ids,
             version: 0,
             saved: saved.map(|saved| (saved, 0)),
@@ -493,6 +520,56 @@ impl PagedIndex {
         self.frames[number as usize].as_mut().expect("it has a page")
     }
 
+    // Regions that are freed.
+
+    /// A region is freed, and all its `entries` leave the index: none is of a dirty block.
+    pub fn retire(&mut self, region: u32, entries: u32) {
+        let left = self.retired.retire(region);
+        assert!(
+            left.dirty_blocks == 0 || loses_dirty_blocks(),
+            "{} blocks of region {region} are dirty",
+            left.dirty_blocks
+        );
+        self.fragments.retire(left);
+        self.len -= entries as usize;
+    }
+
+    /// Number of dirty blocks in a region, also of pages that cannot be read.
+    #[must_use]
+    pub fn dirty_in(&self, region: u32) -> u32 {
+        self.retired.dirty_in(region)
+    }
+
+    /// Removes the entries of a page in memory, if there is one in this frame, whose regions were freed since it was checked. That changes
+    /// nothing that must be written: what is on the device has an older number.
+    fn check(&mut self, number: usize) {
+        let (frame, retired) = (&mut self.frames[number], &self.retired);
+        let Some(frame) = frame.as_mut().filter(|frame| frame.checked < retired.count()) else {
+            return;
+        };
+        let checked = std::mem::replace(&mut frame.checked, retired.count());
+        frame
+            .leaf
+            .retain(|entry| retired.is_valid(entry.location(), checked));
+    }
+
+    /// Checks the page of a block in memory, and returns where the next page begins.
+    pub fn check_page(&mut self, block: LocalBlock) -> Option<LocalBlock> {
+        if let Some((_, number)) = self.position(block) {
+            self.check(number as usize);
+        }
+        let next = self.directory.next(self.directory.find(block));
+        next.map(|next| self.directory.first(next))
+    }
+
+    /// An entry of the page in a frame as others see it: `None`, if its region was freed since.
+    fn current(&self, frame: &Frame, entry: Entry) -> Option<Entry> {
+        let location = entry.location();
+        let is_valid =
+            self.retired.is_valid(location, frame.checked) || planted(PlantedBug::RetiredEntryFound);
+        is_valid.then(|| entry.with_hits(self.hits.of(location)))
+    }
+
     // Entries. The pages of their blocks are in memory.
 
     /// The page of a block. `None`: it cannot be read any more.
@@ -505,9 +582,9 @@ impl PagedIndex {
         }
     }
 
-    fn leaf_of(&self, block: LocalBlock) -> Option<&Leaf> {
+    fn frame_of(&self, block: LocalBlock) -> Option<&Frame> {
         let (_, number) = self.position(block)?;
-        Some(&self.frame(number).leaf)
+        Some(self.frame(number))
     }
 
     /// The page of a block, to be changed.
@@ -530,41 +607,67 @@ impl PagedIndex {
     /// If its page is not in memory, as for all functions below that take a block.
     #[must_use]
     pub fn get(&self, block: LocalBlock) -> Option<Entry> {
-        self.leaf_of(block)?.get(block)
+        let frame = self.frame_of(block)?;
+        self.current(frame, frame.leaf.get(block)?)
     }
 
-    /// The entry of a block, whose hit counter goes up (to 3 at most) if the hit `counts`. That alone causes no write of the page.
+    /// The entry of a block. Its fragment was used, if the hit `counts`.
     pub fn hit(&mut self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) -> Option<Entry> {
-        let (_, number) = self.position(block)?;
-        let leaf = &mut self.frame_mut(number).leaf;
-        let entry = leaf.get(block)?;
+        let entry = self.get(block)?;
         if counts(entry) {
-            leaf.insert(block, entry.with_hits(entry.hits() + 1));
+            self.note_use(entry);
         }
         Some(entry)
+    }
+
+    /// The fragment that an entry names was used. The page of the entry need not be in memory.
+    pub fn note_use(&mut self, entry: Entry) {
+        self.hits.note(entry.location());
+    }
+
+    /// The uses of the fragment that an entry names.
+    #[must_use]
+    pub fn uses_of(&self, entry: Entry) -> u8 {
+        self.hits.of(entry.location())
+    }
+
+    /// The uses in a region are forgotten, because it is freed.
+    pub fn forget_uses(&mut self, region: u32) {
+        self.hits.forget(region);
     }
 
     /// Clears a block's dirty bit; false if it has no entry, or a clean one.
     pub fn clean(&mut self, block: LocalBlock) -> bool {
         let old = self.get(block).filter(|old| old.dirty());
         let Some(old) = old else { return false };
-        self.change(block).insert(block, old.with_dirty(false));
+        let clean = old.with_dirty(false).with_hits(0);
+        self.change(block).insert(block, clean);
+        self.retired.clean(old);
         self.fragments.clean(old)
     }
 
     /// Sets a block's entry; returns the one it had. Has no effect if its page cannot be read any more.
     pub fn insert(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
-        let old = self.leaf_of(block)?.get(block);
+        let (_, number) = self.position(block)?;
+        if !planted(PlantedBug::PageNotChecked) {
+            self.check(number as usize);
+        }
+        let old = self.get(block).map(|old| old.with_hits(0));
         if old.is_none() {
             self.make_page_for(block);
             self.len += 1;
         }
-        self.change(block).insert(block, entry);
+        if entry.hits() > 0 {
+            self.note_use(entry);
+        }
+        self.change(block).insert(block, entry.with_hits(0));
         let names = |entry| others_name(|other| self.get(other), block, entry, |_| true);
         let (counted, old) = (names(entry), old.map(|old| (old, names(old))));
         self.fragments.add(entry, counted);
+        self.retired.add(entry, counted);
         old.map(|(old, counted)| {
             self.fragments.remove(old, counted);
+            self.retired.remove(old, counted);
             old
         })
     }
@@ -580,8 +683,8 @@ impl PagedIndex {
         } else {
             return;
         };
-        let first = new.first();
-        let frame = self.add_frame(new, None);
+        let (first, checked) = (new.first(), self.frame(number).checked);
+        let frame = self.add_frame(new, None, checked);
         self.directory.insert_behind(at, first, Place::Frame(frame));
     }
 
@@ -592,6 +695,7 @@ impl PagedIndex {
         self.len -= 1;
         let counted = others_name(|other| self.get(other), block, old, |_| true);
         self.fragments.remove(old, counted);
+        self.retired.remove(old, counted);
         let at = self.directory.find(block);
         self.merge(at);
         Some(old)
@@ -610,6 +714,8 @@ impl PagedIndex {
         let (Place::Frame(low), Place::Frame(number)) = places else {
             return false;
         };
+        self.check(low as usize);
+        self.check(number as usize);
         let most = self.plan.entries_max / 2;
         if !self.frame(low).leaf.can_take(&self.frame(number).leaf, most) {
             return false;
@@ -629,12 +735,20 @@ impl PagedIndex {
         from: LocalBlock,
     ) -> (impl Iterator<Item = (LocalBlock, Entry)> + '_, Option<LocalBlock>) {
         let next = self.directory.next(self.directory.find(from));
-        let entries = self.leaf_of(from).into_iter().flat_map(Leaf::entries);
-        (
-            entries.filter(move |(block, _)| *block >= from),
-            next.map(|next| self.directory.first(next)),
-        )
+        let frame = self.frame_of(from);
+        let entries = frame.into_iter().flat_map(move |frame| {
+            let behind = frame.leaf.entries().filter(move |(block, _)| *block >= from);
+            behind.filter_map(move |(block, entry)| Some((block, self.current(frame, entry)?)))
+        });
+        (entries, next.map(|next| self.directory.first(next)))
     }
+}
+
+/// Whether a planted defect loses dirty blocks of a region.
+fn loses_dirty_blocks() -> bool {
+    planted(PlantedBug::RetiredEarly)
+        || planted(PlantedBug::ReclaimedBeforeClean)
+        || planted(PlantedBug::UnreadCountsAsClean)
 }
 
 #[cfg(test)]

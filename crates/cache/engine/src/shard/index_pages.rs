@@ -6,11 +6,14 @@ use std::rc::Rc;
 use super::{Platform, Shard};
 use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::index::{CHANGES_MIN, Entry, Pass};
+use crate::policy::Ring;
 use crate::units::{BlockNumber, LocalBlock};
 
 /// The ghost of the policy may take one part in so many of the memory for the index. While the log is read, nothing is in the ghost, and
 /// index pages have that part: the changes of a pass take the rest.
 pub(super) const GHOST_SHARE: u64 = 4;
+/// Most pages that are checked for each region that is freed. Their reads are few in comparison with the writes of a region.
+const CHECKED_PAGES_MAX: u64 = 64;
 
 impl<P: Platform> Shard<P> {
     /// Waits until the index pages of blocks of one stripe are in memory: see [`BlockMap::load`](super::map::BlockMap::load). If pages
@@ -59,6 +62,19 @@ impl<P: Platform> Shard<P> {
         picked.inspect_err(|why| self.fence(why)).ok()
     }
 
+    /// Checks as many pages that each is checked once while all regions are freed: a page whose entries are all of regions that were freed
+    /// is removed. Otherwise the directory would have a page for each range of blocks that were ever cached.
+    pub(super) async fn check_pages(self: &Rc<Self>) {
+        let regions: u64 = Ring::ALL.map(|ring| self.log.regions_of(ring)).iter().sum();
+        let pages = self.map.page_counts().0.div_ceil(regions.max(1));
+        let checked = self
+            .map
+            .check_pages(&self.cache, pages.min(CHECKED_PAGES_MAX) as usize);
+        if let Err(why) = checked.await {
+            self.fence(&why);
+        }
+    }
+
     /// Waits until no index page is being written: a write must not land in the index of a successor.
     pub async fn pages_written(&self) {
         self.map.pages_written().await;
@@ -89,16 +105,19 @@ impl<P: Platform> Shard<P> {
 
 #[cfg(all(test, feature = "planted-bugs"))]
 mod tests {
+    use std::rc::Rc;
+
     use crate::format::geometry::GeometryOptions;
     use crate::planted::{PlantedBug, page_index, plant};
     use crate::policy::Ring;
+    use crate::shard::Shard;
     use crate::shard::log::{Append, Class};
-    use crate::shard::simulated::Disks;
+    use crate::shard::simulated::{Disks, Simulated};
     use crate::units::{BlockNumber, LocalBlock};
 
-    /// The dirty blocks before and after the device dies and a region that is full of them is reclaimed. Of their pages only a few are in
-    /// memory.
-    fn left_after_reclaim() -> (u64, u64) {
+    /// The dirty blocks before and after the device dies and a region that is full of them is reclaimed, which `frees` it. Of their pages
+    /// only a few are in memory.
+    fn left_after_reclaim(frees: bool) -> (u64, u64) {
         page_index(true);
         let disks = Disks::new(8 << 20, GeometryOptions::default());
         disks.sim.block_on(async {
@@ -121,18 +140,62 @@ mod tests {
             shard.pages_written().await;
             let before = shard.dirty_blocks();
             disks.cache.set_dead(true);
-            assert!(!shard.reclaim_one(true).await, "nothing is moved");
+            assert_eq!(shard.reclaim_one(true).await, frees, "nothing is moved");
             (before, shard.dirty_blocks())
         })
     }
 
     #[test]
     fn a_reclaim_that_cannot_read_pages_drops_no_dirty_block() {
-        assert_eq!(left_after_reclaim(), (200, 200));
+        assert_eq!(left_after_reclaim(false), (200, 200));
         plant(Some(PlantedBug::UnreadCountsAsClean));
-        let (before, after) = left_after_reclaim();
+        let (before, after) = left_after_reclaim(true);
         plant(None);
         page_index(false);
         assert!(after < before, "the defect is not found");
+    }
+
+    /// Stores clean blocks in main, all in one region.
+    async fn stored(shard: &Rc<Shard<Simulated>>, blocks: impl Iterator<Item = u64>) {
+        for block in blocks {
+            shard.load_page(LocalBlock(block)).await;
+            let what = Append::SameFilled {
+                value: block as u8,
+                dirty: false,
+            };
+            let appended = shard
+                .log
+                .append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
+            let entry = appended.expect("there is room").entry;
+            shard.map.install(&shard.log, LocalBlock(block), entry);
+        }
+        shard.log.close_regions();
+        assert!(shard.make_log_stable().await);
+    }
+
+    /// The blocks of a region that is freed are gone, though the pages of most are not loaded; blocks that are stored in the same region
+    /// afterwards are there.
+    #[test]
+    fn a_reclaim_loads_few_pages() {
+        page_index(true);
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            let reads = || shard.stats().counts.index_page_reads;
+            for turn in 0..20 {
+                // Neighbours in the log are in different pages.
+                stored(&shard, (0..200).map(|n| n * 83 % 200 * 7)).await;
+                assert_eq!(shard.map.len(), 200);
+                let (pages, before) = (shard.map.page_counts().0, reads());
+                assert!(shard.reclaim_one(true).await);
+                assert_eq!(shard.map.len(), 0, "turn {turn}");
+                assert!(reads() - before <= pages, "each page is checked at most");
+                for block in (0..200).map(|n| LocalBlock(n * 7)) {
+                    shard.load_page(block).await;
+                    assert_eq!(shard.map.lookup(block), None);
+                }
+            }
+        });
+        page_index(false);
     }
 }

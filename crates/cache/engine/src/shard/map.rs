@@ -157,10 +157,53 @@ impl BlockMap {
         self.index.hit(block, counts)
     }
 
-    /// Counts a use of a block if it `counts`. No page is read for that: a use of a block whose page has left memory is lost.
-    pub(super) fn count_use(&self, block: LocalBlock, counts: impl FnOnce(Entry) -> bool) {
-        if self.index.has(block) {
-            self.index.hit(block, counts);
+    /// Counts a use of a block that had this entry, if it `counts`. Its region has not been freed since.
+    pub(super) fn count_use(&self, block: LocalBlock, entry: Entry, counts: impl FnOnce(Entry) -> bool) {
+        self.index.count_use(block, entry, counts);
+    }
+
+    /// All clean blocks in a region leave a paged index, and none there is dirty. No page is loaded or changed. Returns how many blocks that
+    /// are.
+    pub(super) fn retire(&self, log: &SegmentLog, region: u32) -> u32 {
+        let blocks = log.retire_live(region);
+        self.index
+            .retire(region, blocks, |entry| log.region_of(entry.location()) == region);
+        blocks
+    }
+
+    /// Whether there may be dirty blocks in a region. Of a paged index: whether there are, also if their pages cannot be read.
+    pub(super) fn may_be_dirty_in(&self, log: &SegmentLog, region: u32) -> bool {
+        match self.index.pages() {
+            None => self.dirty_blocks() > 0 && log.live_in(region) > 0,
+            Some(pages) => pages.index().borrow().dirty_in(region) > 0,
+        }
+    }
+
+    /// Loads the next `count` pages of a paged index, after those of the last call, and drops entries of regions that are free.
+    ///
+    /// # Errors
+    /// As [`BlockMap::load`].
+    pub(super) async fn check_pages<P: Platform>(
+        &self,
+        io: &Rc<CacheIo<P>>,
+        count: usize,
+    ) -> Result<(), String> {
+        match self.index.pages() {
+            None => Ok(()),
+            Some(pages) => pages.check_some(io, count).await,
+        }
+    }
+
+    /// The uses of a fragment, in a paged index.
+    pub(super) fn uses_of(&self, fragment: Entry) -> u8 {
+        let pages = self.index.pages();
+        pages.map_or(0, |pages| pages.index().borrow().uses_of(fragment))
+    }
+
+    /// The uses in a region are forgotten, because it is freed.
+    pub(super) fn forget_uses(&self, region: u32) {
+        if let Some(pages) = self.index.pages() {
+            pages.index().borrow_mut().forget_uses(region);
         }
     }
 
@@ -198,6 +241,9 @@ impl BlockMap {
         if self.index.is_lost(block) {
             return;
         }
+        let no_uses = self.is_paged() && log.ring_at(entry.location()) == Ring::Main;
+        // There, uses count only later.
+        let entry = if no_uses { entry.with_hits(0) } else { entry };
         let old = self.index.insert(block, entry);
         log.count_live(entry.location(), 1);
         match old {

@@ -677,9 +677,15 @@ fn page_plan(
     let slots = |page_bytes: u64| (geometry.shard_index_len() / page_bytes) as u32;
     if small {
         let bytes = u64::from(geometry.sector_bytes);
-        return Some(PagePlan::small(slots(bytes), bytes as usize, mark));
+        return Some(PagePlan {
+            region_bytes: geometry.region_bytes,
+            ..PagePlan::small(slots(bytes), bytes as usize, mark)
+        });
     }
-    memory.map(|memory| PagePlan::new(slots(PAGE_BYTES as u64), memory, mark))
+    memory.map(|memory| PagePlan {
+        region_bytes: geometry.region_bytes,
+        ..PagePlan::new(slots(PAGE_BYTES as u64), memory, mark)
+    })
 }
 
 /// Data shared between a reply and an admission.

@@ -134,7 +134,7 @@ impl<P: Platform> Shard<P> {
         let Some(entry) = entry else { return Ok(None) };
         let mut out = IoBuf::new(BLOCK_BYTES);
         Ok(self.load_block(block, entry, &mut out).await?.then(|| {
-            self.map.count_use(block, |entry| self.counts_read(entry));
+            self.map.count_use(block, entry, |entry| self.counts_read(entry));
             out
         }))
     }

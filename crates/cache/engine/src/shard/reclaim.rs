@@ -2,6 +2,9 @@
 //!
 //! The policy chooses the ring whose oldest region is freed, and for each block in it: drop it, or store it again
 //! because it was used: see [`super::keep`]. The region is discarded before it is reused.
+//!
+//! With a paged index, only the pages of blocks that may stay are loaded: those that were used, and those that may be dirty. All others
+//! leave the index at once, when the blocks that stay have been moved: see [`BlockMap::retire`](super::map::BlockMap::retire).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -94,13 +97,16 @@ impl<P: Platform> Shard<P> {
         match contents {
             Ok(contents) => {
                 survivors = self.judge(victim, &contents, keep).await;
+                if self.map.is_paged() && planted(PlantedBug::RetiredEarly) {
+                    self.map.retire(&self.log, victim.region);
+                }
                 self.store_again(&survivors).await;
             }
             Err(error) => {
                 tracing::warn!(shard = self.id.number, region = victim.region, %error, "dropped a region that cannot be read");
             }
         }
-        let evacuated = self.evacuate(victim.region).await && self.sweep(victim.region, &survivors).await;
+        let evacuated = self.evacuate(victim.region).await && self.drop_rest(victim.region, &survivors).await;
         if evacuated {
             self.free_region(victim).await;
             self.log.hold_for_reclaim(false);
@@ -111,6 +117,9 @@ impl<P: Platform> Shard<P> {
             reclaim.put_back(victim.ring);
         }
         self.log.wake_room();
+        if evacuated && !self.cache.is_fenced() {
+            self.check_pages().await;
+        }
         evacuated
     }
 
@@ -119,9 +128,6 @@ impl<P: Platform> Shard<P> {
     async fn evacuate(self: &Rc<Self>, number: u32) -> bool {
         let mut tries = 0_u32;
         loop {
-            if self.log.live_in(number) == 0 || planted(PlantedBug::ReclaimedBeforeClean) {
-                return true;
-            }
             let Some(left) = self.dirty_in(number).await else {
                 return false;
             };
@@ -188,7 +194,8 @@ impl<P: Platform> Shard<P> {
 
     /// The dirty blocks of a region. `None`: index pages cannot be read, so it may have others.
     async fn dirty_in(self: &Rc<Self>, number: u32) -> Option<Vec<Dirty>> {
-        if self.map.dirty_blocks() == 0 {
+        let may_be_dirty = self.map.may_be_dirty_in(&self.log, number);
+        if !may_be_dirty || planted(PlantedBug::ReclaimedBeforeClean) {
             return Some(Vec::new());
         }
         self.pick_blocks(true, |block, entry| {
@@ -289,7 +296,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Decides for each block of the region whether it is dropped or moved, and drops the former.
+    /// Decides for each block of the region whether it is dropped or moved. The former are dropped, from a paged index later.
     async fn judge(self: &Rc<Self>, victim: Victim, contents: &RegionContents, keep: bool) -> Vec<Survivor> {
         let mut survivors = Vec::new();
         let base = u64::from(victim.region) * self.id.layout.region_bytes;
@@ -301,11 +308,15 @@ impl<P: Platform> Shard<P> {
                 let written = Entry::of_record(record, Location::at(start), Location::at(place));
                 let ours = record.blocks().find(|block| self.is_ours(*block));
                 if let (Some(written), Some(ours)) = (written, ours) {
-                    self.load_four(self.local(ours)).await;
-                    self.count_divided(record, written);
-                    survivors.extend(record.blocks().filter_map(|block| {
-                        self.judge_one(victim.ring, record, block, written, place, keep)
-                    }));
+                    if self.may_stay(victim, written, keep) {
+                        self.load_four(self.local(ours)).await;
+                        self.count_divided(record, written);
+                        survivors.extend(record.blocks().filter_map(|block| {
+                            self.judge_one(victim.ring, record, block, written, place, keep)
+                        }));
+                    } else if keep {
+                        self.note_unused(victim.ring, record);
+                    }
                 }
                 judged += 1;
                 if judged % JUDGE_YIELD_RECORDS == 0 {
@@ -314,6 +325,25 @@ impl<P: Platform> Shard<P> {
             }
         }
         survivors
+    }
+
+    /// Whether blocks of a record may stay, so that their index pages must be loaded.
+    fn may_stay(&self, victim: Victim, written: Entry, keep: bool) -> bool {
+        let is_used = || keep && self.map.uses_of(written) > 0;
+        let is_dirty = || written.dirty() && self.map.may_be_dirty_in(&self.log, victim.region);
+        !self.map.is_paged() || is_used() || is_dirty()
+    }
+
+    /// The blocks of a record leave without a use, as far as the record is still their latest one. Those of which it is not are cached
+    /// elsewhere, or not any more; that the policy hears of them, too, does no harm.
+    fn note_unused(&self, ring: Ring, record: Record) {
+        let allowance = self.allowance();
+        for block in record.blocks().filter(|block| self.is_ours(*block)) {
+            let fate = self
+                .tuning
+                .reclaim(ring, self.local(block), 0, Price::USUAL, allowance);
+            assert_eq!(fate, Fate::Drop, "a use is the least price");
+        }
     }
 
     /// Counts a group of which some blocks have changed or are gone.
@@ -364,6 +394,7 @@ impl<P: Platform> Shard<P> {
             Fate::Drop
         };
         match fate {
+            Fate::Drop if self.map.is_paged() => None,
             Fate::Drop => {
                 self.map.remove(&self.log, block);
                 count(&self.stats.counters.reclaimed_blocks, 1);
@@ -383,33 +414,43 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Drops the clean blocks that the index still has in the region: those of `survivors` that could not be moved, and those that no
-    /// summary listed. False: some are left, because index pages cannot be read.
-    async fn sweep(self: &Rc<Self>, number: u32, survivors: &[Survivor]) -> bool {
-        let unmoved = survivors.iter().map(|survivor| survivor.block);
-        self.drop_clean_in(number, unmoved).await;
+    /// Drops the clean blocks that are left in the region. False: it has dirty ones, whose index pages cannot be read.
+    async fn drop_rest(self: &Rc<Self>, number: u32, survivors: &[Survivor]) -> bool {
+        if !self.map.is_paged() {
+            self.sweep(number, survivors).await;
+            return self.log.live_in(number) == 0;
+        }
+        let drops_all = planted(PlantedBug::ReclaimedBeforeClean) || planted(PlantedBug::UnreadCountsAsClean);
+        if self.map.may_be_dirty_in(&self.log, number) && !drops_all {
+            return false;
+        }
+        let dropped = self.map.retire(&self.log, number);
+        count(&self.stats.counters.reclaimed_blocks, dropped.into());
+        true
+    }
+
+    /// Drops the clean blocks that a table still has in the region: those of `survivors` that could not be moved, and those that no
+    /// summary listed.
+    async fn sweep(self: &Rc<Self>, number: u32, survivors: &[Survivor]) {
+        if self.log.live_in(number) == 0 {
+            return;
+        }
+        self.drop_clean_in(number, survivors.iter().map(|survivor| survivor.block));
         // All of the index is searched for the others, so not without need.
         if self.log.live_in(number) > 0 {
             let here = |entry: Entry| self.log.region_of(entry.location()) == number;
             let left = self
                 .pick_blocks(false, |block, entry| here(entry).then_some(block))
                 .await;
-            self.drop_clean_in(number, left.unwrap_or_default().into_iter())
-                .await;
+            self.drop_clean_in(number, left.expect("a table is in memory").into_iter());
         }
-        self.log.live_in(number) == 0
     }
 
     /// Drops those of these blocks that are clean and in the region.
-    async fn drop_clean_in(self: &Rc<Self>, number: u32, blocks: impl Iterator<Item = LocalBlock>) {
-        let drops_all = planted(PlantedBug::ReclaimedBeforeClean) || planted(PlantedBug::UnreadCountsAsClean);
-        let clean = |entry: Entry| !entry.dirty() || drops_all;
+    fn drop_clean_in(self: &Rc<Self>, number: u32, blocks: impl Iterator<Item = LocalBlock>) {
+        let clean = |entry: Entry| !entry.dirty() || planted(PlantedBug::ReclaimedBeforeClean);
         let here = |entry: Entry| self.log.region_of(entry.location()) == number;
         for block in blocks {
-            if self.log.live_in(number) == 0 {
-                return;
-            }
-            self.load_page(block).await;
             if self
                 .map
                 .lookup(block)
@@ -468,6 +509,7 @@ impl<P: Platform> Shard<P> {
         }
         count(&self.stats.counters.discarded_bytes, region_bytes);
         count(&self.stats.counters.regions_reclaimed, 1);
+        self.map.forget_uses(victim.region);
         self.log.free(victim);
         // A region with damage may have been closed.
         self.pump_writes();

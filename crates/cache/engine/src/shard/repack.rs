@@ -209,6 +209,10 @@ impl<P: Platform> Shard<P> {
         if let Some(survivor) = wider.survivors.get(&block) {
             return entry.same_place(survivor.entry).then_some(**survivor);
         }
+        // A paged index still has the blocks of the region that are dropped.
+        if self.log.victim() == Some(self.log.region_of(entry.location())) {
+            return None;
+        }
         let bytes = u64::from(sectors) * 512;
         let hits = entry.hits().checked_sub(1)?;
         if wider.bytes_left.get() < bytes || self.log.ring_at(entry.location()) != Ring::Main {

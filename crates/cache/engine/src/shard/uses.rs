@@ -2,6 +2,9 @@
 //!
 //! A write always counts. A new version of a block goes to the end of its ring, so its location does not tell how long the block
 //! has been cached.
+//!
+//! With a paged index, a read of a block in main counts only while its region is among the oldest quarter of the ring: bits for the uses
+//! in all of main would take memory from pages.
 
 use super::{Platform, Shard};
 use crate::index::Entry;
@@ -9,6 +12,9 @@ use crate::index::Entry;
 impl<P: Platform> Shard<P> {
     /// Whether a read of the block with this entry counts: see [`crate::policy::Policy::window`].
     pub(super) fn counts_read(&self, entry: Entry) -> bool {
+        if self.map.is_paged() && self.log.is_young_in_main(entry.location()) {
+            return false;
+        }
         let age = self.log.age_in_probation(entry.location());
         age.is_none_or(|age| self.tuning.counts_read(age, self.region_space()))
     }
@@ -105,5 +111,48 @@ mod tests {
             };
             assert!(counts(0) && !counts(99));
         });
+    }
+
+    /// Uses in main count in the oldest quarter, and outlive the stay of their page in memory.
+    #[cfg(feature = "planted-bugs")]
+    #[test]
+    fn uses_of_a_paged_index_count_late_in_main() {
+        const BLOCKS: u64 = 500;
+        let data = [1; 4096];
+        crate::planted::page_index(true);
+        let disks = disks();
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            set_policy(&shard, PolicyKind::S3Fifo);
+            let mut entries = Vec::new();
+            for block in 0..BLOCKS {
+                shard.load_page(LocalBlock(block)).await;
+                entries.push(append(&shard, Ring::Main, block, &data));
+                if block % 16 == 0 {
+                    assert!(shard.make_log_stable().await);
+                }
+            }
+            let regions = shard.log.full_regions(Ring::Main);
+            let oldest = shard.log.region_of(entries[0].location()) + regions.div_ceil(4);
+            for (block, entry) in entries.iter().enumerate() {
+                let counts = shard.counts_read(*entry);
+                assert_eq!(counts, shard.log.region_of(entry.location()) < oldest, "{block}");
+            }
+            for block in [1, BLOCKS - 1] {
+                shard.load_page(LocalBlock(block)).await;
+                shard
+                    .map
+                    .touch(LocalBlock(block), |entry| shard.counts_read(entry));
+            }
+            for block in 0..BLOCKS {
+                shard.load_page(LocalBlock(block)).await;
+            }
+            for (block, hits) in [(1, 2), (2, 0), (BLOCKS - 1, 0)] {
+                shard.load_page(LocalBlock(block)).await;
+                let entry = shard.map.lookup(LocalBlock(block)).expect("it is cached");
+                assert_eq!(entry.hits(), hits, "block {block}");
+            }
+        });
+        crate::planted::page_index(false);
     }
 }

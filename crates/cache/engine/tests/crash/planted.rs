@@ -87,6 +87,9 @@ fn index_pages_are_loaded_before_use() {
     for bug in [
         PlantedBug::PageNotLoaded,
         PlantedBug::ChangedPageEvicted,
+        PlantedBug::RetiredEntryFound,
+        PlantedBug::PageNotChecked,
+        PlantedBug::RetiredEarly,
         PlantedBug::SlotFreedEarly,
     ] {
         let (_, failure) = explore_paged(goal, Some(bug));

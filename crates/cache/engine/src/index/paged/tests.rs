@@ -231,7 +231,7 @@ fn hits_cause_no_write() {
     for _ in 0..5 {
         index.hit(LocalBlock(0), |_| true);
     }
-    assert_eq!(index.get(LocalBlock(0)).map(Entry::hits), Some(3));
+    assert_eq!(index.get(LocalBlock(0)).map(Entry::hits), Some(2));
     assert_eq!(index.changed, 0);
 }
 
@@ -376,4 +376,99 @@ fn abandoned_pages_are_not_read() {
         (index.is_lost(LocalBlock(0)), index.get(LocalBlock(0))),
         (true, None)
     );
+}
+
+/// Regions are freed at any time: their blocks are gone at once, wherever their pages are, and blocks that are stored in them again are
+/// not.
+#[test]
+fn blocks_of_freed_regions_are_gone_at_once() {
+    const REGIONS: u64 = 12;
+    const REGION_BYTES: u64 = 128 << 10;
+    let plan = PagePlan {
+        entries_max: 20,
+        frames_min: 6,
+        region_bytes: REGION_BYTES,
+        ..PagePlan::new(20_000, 0, 9)
+    };
+    let region_of = |entry: Entry| (entry.location().offset() / REGION_BYTES) as u32;
+    for kind in 0..3 {
+        let mut random = Random::new(kind);
+        let (mut paged, mut device) = (PagedIndex::new(plan), Device::default());
+        let mut table = Index::new(LocalBlock(1 << 30), 10_000);
+        let mut model = BTreeMap::new();
+        let (mut retired, mut pages) = (0, 0);
+        for step in 0..40_000_u64 {
+            let block = match kind {
+                0 => LocalBlock(random.below(3000)),
+                1 => LocalBlock(random.below(1 << 24)),
+                _ => LocalBlock(step * 3 % 5000),
+            };
+            load(&mut paged, &mut device, block);
+            match random.below(10) {
+                0 => {
+                    let old = paged.remove(block);
+                    assert_eq!((old, old), (table.remove(block), model.remove(&block)));
+                }
+                1 => {
+                    assert_eq!(paged.clean(block), table.clean(block));
+                    let clean = |entry: &mut Entry| *entry = entry.with_dirty(false);
+                    model.entry(block).and_modify(clean);
+                }
+                _ => {
+                    let start = random.below(REGIONS) * REGION_BYTES;
+                    let entry = match random.below(3) {
+                        0 => Entry::group(Location::at(start + block.0 / 4 % 100 * 512 + 512), 5000),
+                        1 => Entry::same_filled(Location::at(start + 512), step as u8),
+                        _ => Entry::fragment(Location::at(start + 8 + step % 10_000 * 8), 2000),
+                    };
+                    let entry = entry.with_dirty(!entry.is_group() && random.below(10) == 0);
+                    let old = paged.insert(block, entry);
+                    assert_eq!(
+                        (old, old),
+                        (table.insert(block, entry), model.insert(block, entry))
+                    );
+                }
+            }
+            assert_eq!(paged.get(block), model.get(&block).copied());
+            if random.below(60) == 0 {
+                let region = random.below(REGIONS + 1) as u32;
+                let gone: Vec<_> = model
+                    .iter()
+                    .map(|(block, entry)| (*block, *entry))
+                    .filter(|(_, entry)| region_of(*entry) == region)
+                    .collect();
+                let dirty = gone.iter().filter(|(_, entry)| entry.dirty());
+                assert_eq!(paged.dirty_in(region) as usize, dirty.clone().count());
+                for (block, _) in dirty {
+                    load(&mut paged, &mut device, *block);
+                    assert!(paged.clean(*block) && table.clean(*block));
+                }
+                paged.retire(region, gone.len() as u32);
+                for (block, _) in gone {
+                    table.remove(block);
+                    model.remove(&block);
+                }
+                retired += 1;
+                assert_eq!((paged.len(), paged.fragments), (table.len(), table.fragments));
+            }
+            let mut at = Some(LocalBlock(0));
+            while let Some(from) = at.filter(|_| step % 2000 == 0) {
+                load(&mut paged, &mut device, from);
+                at = paged.check_page(from);
+                pages = pages.max(paged.page_count());
+            }
+        }
+        assert!(retired > 500);
+        let found = entries(&mut paged, &mut device);
+        assert_eq!(found, model.into_iter().collect::<Vec<_>>());
+        assert!(pages < 1000, "{pages} pages for {} blocks", found.len());
+    }
+}
+
+#[test]
+#[should_panic(expected = "blocks of region 0 are dirty")]
+fn a_region_with_dirty_blocks_is_not_freed() {
+    let mut index = small(10);
+    index.insert(LocalBlock(1), Entry::fragment(Location(9), 100).with_dirty(true));
+    index.retire(0, 1);
 }

@@ -1,4 +1,4 @@
-//! How long ago a block entered probation: the bytes that probation was given since.
+//! How long ago a block entered probation: the bytes that probation was given since. And which regions of main are reclaimed next.
 //!
 //! A ring opens its regions in the order of their generations and fills each from start to end. So a location tells its age, and
 //! the generations of the regions that probation opened last are all that must be noted.
@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 
-use crate::policy::WINDOW_SHARE;
+use super::regions::Regions;
+use crate::policy::{Ring, WINDOW_SHARE};
 use crate::units::Sequence;
 
 /// The regions that probation opened last.
@@ -54,6 +55,29 @@ impl Newest {
     }
 }
 
+/// One part in so many of the regions of main is the oldest one.
+const OLDEST_SHARE: u32 = 4;
+
+/// The oldest quarter of the full regions of main, and the region that is being reclaimed. Worked out again when the ring has changed.
+#[derive(Debug, Default)]
+pub(super) struct Oldest {
+    /// The state of the ring: see [`Regions::oldest`].
+    of: Option<(u32, u32)>,
+    /// The generation of its youngest region.
+    until: Option<Sequence>,
+}
+
+impl Oldest {
+    /// Whether a region of main of this generation is one of them.
+    pub(super) fn has(&mut self, regions: &Regions, generation: Sequence) -> bool {
+        let now = regions.oldest(Ring::Main);
+        if self.of.replace(now) != Some(now) {
+            self.until = regions.oldest_until(Ring::Main, now.1.div_ceil(OLDEST_SHARE));
+        }
+        self.until.is_some_and(|until| generation <= until)
+    }
+}
+
 /// Number of regions that the largest window touches: its own length, and a part of a region at each end.
 fn noted_max(regions: u32) -> usize {
     (u64::from(regions) / WINDOW_SHARE + 2) as usize
@@ -93,6 +117,27 @@ mod tests {
         assert_eq!(inherited.generations, newest.generations);
         let twice = Newest::inherited(vec![Sequence(1), Sequence(2), Sequence(1)], 64);
         assert_eq!(ages(&twice, &[1, 2]), [Some(1), Some(0)]);
+    }
+
+    #[test]
+    fn a_quarter_of_main_is_old() {
+        let (mut regions, mut oldest) = (Regions::all_free(20), Oldest::default());
+        let mut old = |regions: &Regions| -> Vec<u64> {
+            let is_old = |generation: &u64| oldest.has(regions, Sequence(*generation));
+            (0..20).filter(is_old).collect()
+        };
+        assert!(old(&regions).is_empty());
+        for generation in 0..9 {
+            let number = regions.take(Ring::Main, Sequence(generation), true);
+            regions.finish(number.expect("free"));
+        }
+        let open = regions.take(Ring::Main, Sequence(9), true).expect("free");
+        assert_eq!(old(&regions), [0, 1, 2]);
+        let victim = regions.take_oldest(Ring::Main).expect("full");
+        assert_eq!(old(&regions), [0, 1, 2], "two of eight, and the victim");
+        regions.release(victim);
+        regions.finish(open);
+        assert_eq!(old(&regions)[1..], [1, 2, 3], "three of nine");
     }
 
     #[test]

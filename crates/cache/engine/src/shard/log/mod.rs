@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`append`] | the kinds of records |
 //! | [`lsn`] | positions |
-//! | [`age`] | how long ago a block entered probation |
+//! | [`age`] | how long ago a block entered probation, and which regions of main are reclaimed next |
 //! | [`state`] | open extents and regions: appending, sealing, closing |
 //! | [`in_flight`] | writes in flight |
 //! | [`landings`] | writers that wait until their records have landed |
@@ -149,6 +149,11 @@ impl SegmentLog {
     /// in probation for longer than any [`Policy::window`](crate::policy::Policy::window).
     pub(super) fn age_in_probation(&self, location: Location) -> Option<u64> {
         self.state.borrow().age_in_probation(location)
+    }
+
+    /// Whether a location is in main, and not in one of the regions that are reclaimed next: see [`age::Oldest`].
+    pub(super) fn is_young_in_main(&self, location: Location) -> bool {
+        self.state.borrow_mut().is_young_in_main(location)
     }
 
     /// The generation of the region that a location is in.
@@ -452,6 +457,11 @@ impl SegmentLog {
         assert_eq!(self.victim(), Some(victim.region), "it was reclaimed");
         self.state.borrow_mut().release(victim.region);
         self.wake_room();
+    }
+
+    /// No index entry is in a region any more. Returns how many there were.
+    pub(super) fn retire_live(&self, region: u32) -> u32 {
+        self.state.borrow_mut().regions.retire_live(region)
     }
 
     /// Number of index entries in a region.

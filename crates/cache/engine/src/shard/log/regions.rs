@@ -272,6 +272,13 @@ impl Regions {
         });
     }
 
+    /// Sets the number of index entries of a region to 0. Returns it.
+    pub(crate) fn retire_live(&mut self, number: u32) -> u32 {
+        let live = self.at(number).live;
+        self.update(number, |region| region.live = 0);
+        live
+    }
+
     pub(crate) fn add_used(&mut self, number: u32, bytes: u32) {
         assert_eq!(self.at(number).state, RegionState::Open, "it is being filled");
         self.update(number, |region| region.used += bytes);
@@ -406,6 +413,18 @@ impl Regions {
     #[cfg(test)]
     pub(crate) fn ring_len(&self, ring: Ring) -> u32 {
         self.rings[ring.index()].len
+    }
+
+    /// The oldest full region of `ring` (meaningless without one), and their number: the ring has changed if these have.
+    pub(crate) fn oldest(&self, ring: Ring) -> (u32, u32) {
+        let list = &self.rings[ring.index()];
+        (list.head, list.len)
+    }
+
+    /// The generation of the youngest of the `count` oldest full regions of `ring`.
+    pub(crate) fn oldest_until(&self, ring: Ring, count: u32) -> Option<Sequence> {
+        let oldest = self.walk(self.rings[ring.index()].head).take(count as usize);
+        oldest.last().map(|number| self.generation_of(number))
     }
 
     fn walk(&self, head: u32) -> impl Iterator<Item = u32> + '_ {

@@ -17,7 +17,7 @@ mod victim;
 
 use flaz_device::IoBuf;
 
-use super::age::Newest;
+use super::age::{Newest, Oldest};
 use super::in_flight::{InFlight, PendingWrite, Stage, WriteId};
 use super::lsn::{Lsn, Positions};
 use super::marks::{AtFlush, Length, Marks};
@@ -121,6 +121,7 @@ pub(super) struct State {
     /// The rings whose open region has damage: it is closed when another one is free.
     damaged: [bool; 2],
     newest: Newest,
+    oldest: Oldest,
 }
 
 impl State {
@@ -144,6 +145,7 @@ impl State {
             starving: false,
             damaged: [false; 2],
             newest: Newest::default(),
+            oldest: Oldest::default(),
         }
     }
 
@@ -467,6 +469,13 @@ impl State {
     }
 
     /// The region of a location in use.
+    /// See [`SegmentLog::is_young_in_main`](super::SegmentLog::is_young_in_main).
+    pub(super) fn is_young_in_main(&mut self, location: Location) -> bool {
+        let number = self.region_of(location);
+        self.regions.ring_of(number) == Ring::Main
+            && !self.oldest.has(&self.regions, self.regions.generation_of(number))
+    }
+
     pub(super) fn region_at(&self, location: Location) -> Region {
         self.regions.at(self.region_of(location))
     }

@@ -45,6 +45,8 @@ pub(super) struct Pages {
     /// A batch of writes has ended.
     written: Notify,
     failed_batches: Cell<u32>,
+    /// The page that is checked next.
+    next_check: Cell<LocalBlock>,
     /// Why the device must be fenced.
     failure: RefCell<Option<String>>,
 }
@@ -69,6 +71,7 @@ impl Pages {
             is_writing: Cell::new(false),
             written: Notify::new(),
             failed_batches: Cell::new(0),
+            next_check: Cell::new(LocalBlock(0)),
             failure: RefCell::default(),
         })
     }
@@ -237,6 +240,25 @@ impl Pages {
         if index.fragments().dirty_blocks() == 0 {
             index.abandon();
         }
+    }
+
+    /// Loads the next `count` pages in address order, and removes entries of regions that were freed since. Empty pages leave the
+    /// directory when they leave memory.
+    ///
+    /// # Errors
+    /// As [`Pages::load`].
+    pub(super) async fn check_some<P: Platform>(
+        self: &Rc<Self>,
+        io: &Rc<CacheIo<P>>,
+        count: usize,
+    ) -> Result<(), String> {
+        for _ in 0..count {
+            let at = self.next_check.get();
+            self.load(io, at..LocalBlock(at.0 + 1)).await?;
+            let next = self.index.borrow_mut().check_page(at);
+            self.next_check.set(next.unwrap_or(LocalBlock(0)));
+        }
+        Ok(())
     }
 
     /// Calls `visit` with each entry from `from` on, until that returns false. With `only_dirty`, pages without dirty blocks are left out.

@@ -60,7 +60,7 @@ impl Store {
         };
         let found = pages.index().borrow().get(block);
         if COMPARES && !pages.index().borrow().is_abandoned() {
-            // Hits of a page that did not change otherwise are lost when it leaves memory.
+            // Pages have no hits.
             let plain = |entry: Option<Entry>| entry.map(|entry| entry.with_hits(0));
             let expected = self.table.borrow().get(block);
             assert_eq!(plain(found), plain(expected), "the pages and the table disagree");
@@ -83,6 +83,14 @@ impl Store {
         match &self.pages {
             None => self.table.borrow_mut().hit(block, counts),
             Some(pages) => pages.index().borrow_mut().hit(block, counts),
+        }
+    }
+
+    pub(super) fn count_use(&self, block: LocalBlock, entry: Entry, counts: impl FnOnce(Entry) -> bool) {
+        match &self.pages {
+            None => drop(self.table.borrow_mut().hit(block, counts)),
+            Some(pages) if counts(entry) => pages.index().borrow_mut().note_use(entry),
+            Some(_) => {}
         }
     }
 
@@ -114,6 +122,27 @@ impl Store {
 
     pub(super) fn clean(&self, block: LocalBlock) -> bool {
         self.change(|table| table.clean(block), |pages| pages.clean(block))
+    }
+
+    /// All `entries` in a region are removed: of pages, those that `are_there`.
+    pub(super) fn retire(&self, region: u32, entries: u32, are_there: impl Fn(Entry) -> bool) {
+        let pages = self.pages.as_ref().expect("a table has no late entries");
+        pages.index().borrow_mut().retire(region, entries);
+        if !COMPARES {
+            return;
+        }
+        let mut table = self.table.borrow_mut();
+        let left: Vec<_> = table.iter().filter(|(_, entry)| are_there(*entry)).collect();
+        for (block, _) in &left {
+            table.remove(*block);
+        }
+        let pages = pages.index().borrow();
+        if !pages.is_abandoned() {
+            assert_eq!(left.len(), entries as usize, "the pages and the table disagree");
+            let counts = |fragments: Fragments| (fragments.bytes(), fragments.dirty_blocks());
+            assert_eq!(pages.len(), table.len());
+            assert_eq!(counts(pages.fragments()), counts(table.fragments()));
+        }
     }
 
     pub(super) fn len(&self) -> usize {
