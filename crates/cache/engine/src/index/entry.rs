@@ -24,6 +24,8 @@ const SECTORS_SHIFT: u32 = 37;
 const LOCATION_MASK: u64 = (1 << SECTORS_SHIFT) - 1;
 /// All bits that are the entry's own, not the table's.
 pub(super) const VALUE_MASK: u64 = MOVED_BIT - 1;
+/// Where the bytes are. Never all zero.
+pub(super) const PLACE_MASK: u64 = SAME_FILLED_BIT | 0xf << SECTORS_SHIFT | LOCATION_MASK;
 /// Extents start at multiples of this many units (512 bytes).
 const EXTENT_UNITS: u64 = 64;
 /// Groups start at multiples of this many units (64 bytes).
@@ -178,11 +180,20 @@ impl Entry {
         }
     }
 
+    /// The first unit of the sector in which the fragment ends; of a same-filled block, its extent.
+    pub(super) fn last_sector_unit(self) -> u64 {
+        match self.place() {
+            Place::Fragment { location, sectors } => {
+                (location.0 / EXTENT_UNITS + u64::from(sectors) - 1) * EXTENT_UNITS
+            }
+            Place::SameFilled { extent, .. } => extent.0,
+        }
+    }
+
     /// Whether both entries lie at the same place, whatever their counters.
     #[must_use]
     pub fn same_place(self, other: Self) -> bool {
-        const PLACE: u64 = SAME_FILLED_BIT | 0xf << SECTORS_SHIFT | LOCATION_MASK;
-        (self.0 ^ other.0) & PLACE == 0
+        (self.0 ^ other.0) & PLACE_MASK == 0
     }
 }
 

@@ -1,51 +1,147 @@
 //! One page of a paged index: the entries of neighbouring blocks, sorted by block.
 //!
 //! ```text
-//! word 0       first block (bits 0..40), number of entries (bits 40..50)
-//! word 1       mark of the opening that wrote it
-//! words 2..    entries: distance from the first block (19 bits), then the 45 bits of an `Entry`
+//! bytes 0..8   first block (40 bits), bytes of stretches (16 bits), 0
+//! bytes 8..16  mark of the opening that wrote it
+//! then         stretches: number of bytes (1 byte, at most 128), codes of entries (see `super::code`)
+//! then         zeros
 //! ```
-//! Invariants: entries ascend, each block once; the first block is a multiple of four, so a group is in one page; words behind the
-//! last entry are zero, so equal contents have equal bytes.
+//! The first code of a stretch does not depend on other stretches: a lookup goes from stretch to stretch, and reads the codes of one.
+//! A change encodes anew an entry and the next one.
+//!
+//! Invariants: entries ascend, each block once; the first block is a multiple of four, so a group is in one page; no stretch is empty.
 
-use super::entry::{Entry, VALUE_MASK};
+use super::code::{BLOCK_BITS, CODE_MAX, Context};
+use super::entry::Entry;
 use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::units::LocalBlock;
 
 /// Bytes of a page on the device.
 pub const PAGE_BYTES: usize = 4096;
-/// Bytes of it that are not of the leaf: see [`super::paged`].
-pub(super) const STAMP_BYTES: usize = 8;
-const WORDS: usize = (PAGE_BYTES - STAMP_BYTES) / 8;
-const HEAD_WORDS: usize = 2;
-/// Most entries of a page.
-pub const ENTRIES_MAX: usize = WORDS - HEAD_WORDS;
-const KEY_SHIFT: u32 = VALUE_MASK.count_ones();
-/// Blocks that a page can name, from its first one on.
-pub(super) const RANGE_BLOCKS: u64 = 1 << (64 - KEY_SHIFT);
-const FIRST_BITS: u32 = 40;
+const HEAD_BYTES: usize = 16;
+const USED_BITS: u32 = 16;
+/// Most bytes of the codes of a stretch: 64 entries that follow one another.
+const STRETCH_BYTES_MAX: usize = 128;
+/// A stretch takes the next one if both have so many bytes at most.
+const STRETCH_JOINED_MAX: usize = STRETCH_BYTES_MAX * 3 / 4;
+/// Memory for codes is a multiple of this.
+const ROOM_STEP: usize = 64;
+
+const _: () = assert!(STRETCH_BYTES_MAX + 2 * CODE_MAX <= u8::MAX as usize && PAGE_BYTES < 1 << USED_BITS);
 
 /// The first block of a page that may begin with `block`.
 pub(super) fn aligned(block: LocalBlock) -> LocalBlock {
     LocalBlock(block.0 - block.0 % GROUP_BLOCKS_MAX as u64)
 }
 
+/// A page has no room for an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
     first: LocalBlock,
-    len: usize,
-    words: Box<[u64; WORDS]>,
+    len: u32,
+    dirty: u32,
+    /// The stretches.
+    bytes: Vec<u8>,
+}
+
+/// Reads entries.
+#[derive(Clone, Copy, Debug)]
+struct Reader<'a> {
+    leaf: &'a Leaf,
+    context: Context,
+    /// The rest of the stretch.
+    codes: &'a [u8],
+    /// Where it ends.
+    end: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Of the stretch that begins at `at`, and of those behind it.
+    fn new(leaf: &'a Leaf, at: usize) -> Self {
+        let mut reader = Self {
+            leaf,
+            context: Context::start(leaf.first),
+            codes: &[],
+            end: at,
+        };
+        reader.enter();
+        reader
+    }
+
+    /// Goes to the codes of the next stretch, if there is one.
+    fn enter(&mut self) {
+        if let Some((len, codes)) = self.leaf.bytes[self.end..].split_first() {
+            self.context = Context::start(self.leaf.first);
+            self.codes = &codes[..usize::from(*len)];
+            self.end += 1 + self.codes.len();
+        }
+    }
+
+    /// Where the next code is.
+    fn at(&self) -> usize {
+        self.end - self.codes.len()
+    }
+
+    /// The next entry of the stretch, unless it has no more.
+    #[inline(always)]
+    fn read(&mut self) -> Option<(LocalBlock, Entry)> {
+        if self.codes.is_empty() {
+            return None;
+        }
+        let len = self.context.read(self.codes);
+        self.codes = &self.codes[len.expect("a page was checked when it was read")..];
+        Some((self.context.block(), self.context.entry()))
+    }
+}
+
+impl Iterator for Reader<'_> {
+    type Item = (LocalBlock, Entry);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.codes.is_empty() {
+            self.enter();
+        }
+        self.read()
+    }
 }
 
 impl Leaf {
     pub(super) fn new(first: LocalBlock) -> Self {
-        assert!(first == aligned(first) && first.0 >> FIRST_BITS == 0);
+        assert!(first == aligned(first) && first.0 >> BLOCK_BITS == 0);
         Self {
             first,
             len: 0,
-            words: Box::new([0; WORDS]),
+            dirty: 0,
+            bytes: Vec::new(),
         }
+    }
+
+    /// A page of entries that ascend.
+    pub(super) fn of(first: LocalBlock, entries: impl Iterator<Item = (LocalBlock, Entry)>) -> Self {
+        let mut leaf = Self::new(first);
+        let (mut stretch, mut context) = (0, Context::start(first));
+        for (block, entry) in entries {
+            let before = leaf.bytes.len();
+            let mut after = context;
+            if before > 0 {
+                after.write(block, entry, &mut leaf.bytes);
+            }
+            if before == 0 || leaf.bytes.len() - stretch > 1 + STRETCH_BYTES_MAX {
+                leaf.bytes.truncate(before);
+                leaf.bytes.push(0);
+                (stretch, after) = (before, Context::start(first));
+                after.write(block, entry, &mut leaf.bytes);
+            }
+            context = after;
+            leaf.bytes[stretch] = (leaf.bytes.len() - stretch - 1) as u8;
+            leaf.count(None, Some(entry));
+        }
+        leaf.fit_memory();
+        leaf
     }
 
     pub(super) fn first(&self) -> LocalBlock {
@@ -53,142 +149,238 @@ impl Leaf {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
-    /// Whether a page with this first block can name `block`.
-    pub(super) fn is_in_range(first: LocalBlock, block: LocalBlock) -> bool {
-        block >= first && block.0 - first.0 < RANGE_BLOCKS
+    /// Bytes of the page on the device that have a meaning.
+    pub(super) fn used_bytes(&self) -> usize {
+        HEAD_BYTES + self.bytes.len()
     }
 
-    fn words(&self) -> &[u64] {
-        &self.words[HEAD_WORDS..HEAD_WORDS + self.len]
+    /// Bytes of memory besides the structure itself.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity()
     }
 
-    fn block_of(&self, word: u64) -> LocalBlock {
-        LocalBlock(self.first.0 + (word >> KEY_SHIFT))
+    fn count(&mut self, old: Option<Entry>, new: Option<Entry>) {
+        let counts =
+            |entry: Option<Entry>| (entry.map_or(0, |_| 1), entry.map_or(0, |e| u32::from(e.dirty())));
+        let ((old, old_dirty), (new, new_dirty)) = (counts(old), counts(new));
+        self.len = self.len + new - old;
+        self.dirty = self.dirty + new_dirty - old_dirty;
     }
 
-    /// Where the entry of a block is, or would be.
-    fn find(&self, block: LocalBlock) -> Result<usize, usize> {
-        if !Self::is_in_range(self.first, block) {
-            return Err(self.len);
+    /// Makes the memory for codes a multiple of [`ROOM_STEP`] with little to spare.
+    fn fit_memory(&mut self) {
+        let room = self.bytes.len().next_multiple_of(ROOM_STEP);
+        if self.bytes.capacity() > room + ROOM_STEP {
+            self.bytes.shrink_to(room);
         }
-        let key = block.0 - self.first.0;
-        self.words().binary_search_by_key(&key, |word| word >> KEY_SHIFT)
     }
 
-    fn word(&self, block: LocalBlock, entry: Entry) -> u64 {
-        debug_assert!(Self::is_in_range(self.first, block));
-        (block.0 - self.first.0) << KEY_SHIFT | entry.0 & VALUE_MASK
+    /// Replaces some bytes.
+    fn splice(&mut self, range: std::ops::Range<usize>, with: &[u8]) {
+        let len = self.bytes.len() + with.len() - range.len();
+        if len > self.bytes.capacity() {
+            let more = len.next_multiple_of(ROOM_STEP) - self.bytes.len();
+            self.bytes.reserve_exact(more);
+        }
+        self.bytes.splice(range, with.iter().copied());
+        self.fit_memory();
+    }
+
+    /// Where the stretch begins that a block belongs to: the last one that does not begin behind it, or the first one.
+    fn stretch_of(&self, block: LocalBlock) -> usize {
+        let (context, mut found, mut at) = (Context::start(self.first), 0, 0);
+        while let Some((len, codes)) = self.bytes[at..].split_first() {
+            if context.peek(codes).is_some_and(|first| first > block) {
+                break;
+            }
+            (found, at) = (at, at + 1 + usize::from(*len));
+        }
+        found
     }
 
     pub(super) fn get(&self, block: LocalBlock) -> Option<Entry> {
-        let at = self.find(block).ok()?;
-        Some(Entry(self.words()[at] & VALUE_MASK))
-    }
-
-    /// Sets the entry of a block; returns the one that it had. There is room, or the block has an entry.
-    pub(super) fn insert(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
-        assert!(
-            Self::is_in_range(self.first, block),
-            "the page can name the block"
-        );
-        let word = self.word(block, entry);
-        match self.find(block) {
-            Ok(at) => {
-                let place = &mut self.words[HEAD_WORDS + at];
-                Some(Entry(std::mem::replace(place, word) & VALUE_MASK))
-            }
-            Err(at) => {
-                assert!(self.len < ENTRIES_MAX, "the page has room");
-                self.len += 1;
-                let rest = &mut self.words[HEAD_WORDS + at..HEAD_WORDS + self.len];
-                rest.rotate_right(1);
-                rest[0] = word;
-                None
+        let mut reader = Reader::new(self, self.stretch_of(block));
+        while let Some((found, entry)) = reader.read() {
+            if found >= block {
+                return (found == block).then_some(entry);
             }
         }
+        None
+    }
+
+    /// Sets the entry of a block; returns the one that it had.
+    ///
+    /// # Errors
+    /// The page would have more than `most` bytes: nothing has changed.
+    pub(super) fn insert(
+        &mut self,
+        block: LocalBlock,
+        entry: Entry,
+        most: usize,
+    ) -> Result<Option<Entry>, Full> {
+        assert!(block >= self.first, "the page can name the block");
+        self.replace(block, Some(entry), most)
     }
 
     pub(super) fn remove(&mut self, block: LocalBlock) -> Option<Entry> {
-        let at = self.find(block).ok()?;
-        let rest = &mut self.words[HEAD_WORDS + at..HEAD_WORDS + self.len];
-        let old = Entry(rest[0] & VALUE_MASK);
-        rest.rotate_left(1);
-        self.len -= 1;
-        self.words[HEAD_WORDS + self.len] = 0;
-        Some(old)
+        let removed = self.replace(block, None, usize::MAX);
+        removed.expect("a removal takes no room")
+    }
+
+    fn replace(&mut self, block: LocalBlock, new: Option<Entry>, most: usize) -> Result<Option<Entry>, Full> {
+        let stretch = self.stretch_of(block);
+        let mut reader = Reader::new(self, stretch);
+        // The last entry before the block, and the first one behind it, whose code depends on the former.
+        let (mut before, mut old, mut behind) = (reader, None, None);
+        while let Some((found, entry)) = reader.read() {
+            if found > block {
+                behind = Some((found, entry));
+                break;
+            }
+            match found == block {
+                true => old = Some(entry),
+                false => before = reader,
+            }
+        }
+        if old.is_none() && new.is_none() {
+            return Ok(None);
+        }
+        let mut with = Vec::with_capacity(2 * CODE_MAX + 1);
+        if self.bytes.is_empty() {
+            // The length of the first stretch.
+            with.push(0);
+        }
+        let mut context = before.context;
+        for (block, entry) in new.map(|new| (block, new)).into_iter().chain(behind) {
+            context.write(block, entry, &mut with);
+        }
+        let replaced = before.at()..reader.at();
+        let grown = with.len() as isize - replaced.len() as isize;
+        let stretch_end = reader.end.checked_add_signed(grown).expect("in the page");
+        let divides = stretch_end - stretch > 1 + STRETCH_BYTES_MAX;
+        let used = self.used_bytes().checked_add_signed(grown).expect("in the page");
+        if new.is_some() && used + usize::from(divides) * (1 + CODE_MAX) > most {
+            return Err(Full);
+        }
+        self.splice(replaced, &with);
+        self.count(old, new);
+        match stretch_end - stretch - 1 {
+            0 => self.splice(stretch..stretch_end, &[]),
+            len => self.bytes[stretch] = len as u8,
+        }
+        if divides {
+            self.divide(stretch, behind.is_none());
+        } else if new.is_none() {
+            self.join_stretches(stretch);
+        }
+        Ok(old)
+    }
+
+    /// Makes two stretches of one that is too long: of its halves, or of its last entry and the others, because blocks that are stored in
+    /// order would otherwise leave short stretches.
+    fn divide(&mut self, stretch: usize, at_last: bool) {
+        let mut reader = Reader::new(self, stretch);
+        let (middle, end) = (reader.at().midpoint(reader.end), reader.end);
+        let (at, block, entry) = loop {
+            let at = reader.at();
+            let (block, entry) = reader.read().expect("half of a stretch is many codes");
+            if if at_last { reader.at() == end } else { at >= middle } {
+                break (at, block, entry);
+            }
+        };
+        let mut with = vec![0];
+        Context::start(self.first).write(block, entry, &mut with);
+        let replaced = at..reader.at();
+        with[0] = (with.len() - 1 + end - replaced.end) as u8;
+        self.splice(replaced, &with);
+        self.bytes[stretch] = (at - stretch - 1) as u8;
+    }
+
+    /// A stretch that has become shorter, or the one in its place, takes the next one if both are short.
+    fn join_stretches(&mut self, stretch: usize) {
+        let mut low = Reader::new(self, stretch);
+        let mut high = Reader::new(self, low.end);
+        if low.end == self.bytes.len() || low.end - low.at() + high.end - high.at() > STRETCH_JOINED_MAX {
+            return;
+        }
+        while low.read().is_some() {}
+        let (block, entry) = high.read().expect("no stretch is empty");
+        let mut with = Vec::with_capacity(CODE_MAX);
+        low.context.write(block, entry, &mut with);
+        let len = low.end - stretch - 1 + with.len() + high.end - high.at();
+        self.splice(low.end..high.at(), &with);
+        self.bytes[stretch] = len as u8;
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = (LocalBlock, Entry)> + '_ {
-        let entry = |word: &u64| (self.block_of(*word), Entry(word & VALUE_MASK));
-        self.words().iter().map(entry)
+        Reader::new(self, 0)
     }
 
-    /// The last block with an entry.
-    pub(super) fn last(&self) -> Option<LocalBlock> {
-        self.words().last().map(|word| self.block_of(*word))
-    }
-
-    /// Moves the upper half of a page of eight entries or more to a new one. If `block` is behind all entries, the new one is empty and
-    /// begins there: blocks that are stored in order would otherwise leave all pages half empty.
+    /// Moves the upper half of a full page to a new one. If `block` is behind all entries, the new one is empty and begins there: blocks
+    /// that are stored in order would otherwise leave all pages half empty.
     pub(super) fn split(&mut self, block: LocalBlock) -> Self {
-        let behind = self.last().is_some_and(|last| aligned(block) > last);
-        let first = match behind {
-            true => aligned(block),
-            false => aligned(self.block_of(self.words()[self.len / 2])),
-        };
-        assert!(first > self.first, "the page has more than one group");
-        let at = self.find(first).unwrap_or_else(|at| at);
-        let mut upper = Self::new(first);
-        for (block, entry) in self.entries().skip(at) {
-            upper.words[HEAD_WORDS + upper.len] = upper.word(block, entry);
-            upper.len += 1;
+        let (mut entries, mut half) = (Vec::with_capacity(self.len()), 0);
+        let mut reader = Reader::new(self, 0);
+        while let Some(entry) = reader.next() {
+            if reader.at() <= self.bytes.len() / 2 {
+                half = entries.len();
+            }
+            entries.push(entry);
         }
-        self.words[HEAD_WORDS + at..HEAD_WORDS + self.len].fill(0);
-        self.len = at;
-        upper
+        let is_behind = entries.last().is_some_and(|(last, _)| aligned(block) > *last);
+        let mut groups = entries[half..].iter().map(|(block, _)| aligned(*block));
+        let first = match is_behind {
+            true => aligned(block),
+            false => groups
+                .find(|group| *group > self.first)
+                .expect("a full page has more than one group"),
+        };
+        let at = entries.partition_point(|(block, _)| *block < first);
+        let upper = entries.split_off(at);
+        *self = Self::of(self.first, entries.into_iter());
+        Self::of(first, upper.into_iter())
     }
 
-    /// Whether the next page has no entries, or they fit as well and there are `most` at most then.
+    /// Whether the next page has no entries, or there are `most` bytes at most in both together.
     pub(super) fn can_take(&self, next: &Self, most: usize) -> bool {
-        next.last()
-            .is_none_or(|last| self.len + next.len <= most && Self::is_in_range(self.first, last))
+        next.len == 0 || self.used_bytes() + next.bytes.len() <= most
     }
 
     /// Adds the entries of the next page.
     pub(super) fn take(&mut self, next: &Self) {
-        for (block, entry) in next.entries() {
-            self.words[HEAD_WORDS + self.len] = self.word(block, entry);
-            self.len += 1;
-        }
+        *self = Self::of(self.first, self.entries().chain(next.entries()));
     }
 
-    /// Removes the entries that `stays` refuses.
+    /// Removes the entries that `stays` refuses. Like a removal, that takes no room.
     pub(super) fn retain(&mut self, stays: impl Fn(Entry) -> bool) {
-        let (before, mut kept) = (self.len, 0);
-        for at in 0..before {
-            let word = self.words[HEAD_WORDS + at];
-            if stays(Entry(word & VALUE_MASK)) {
-                self.words[HEAD_WORDS + kept] = word;
-                kept += 1;
-            }
+        let refused: Vec<LocalBlock> = (self.entries())
+            .filter_map(|(block, entry)| (!stays(entry)).then_some(block))
+            .collect();
+        if refused.len() == self.len() {
+            *self = Self::new(self.first);
         }
-        self.words[HEAD_WORDS + kept..HEAD_WORDS + before].fill(0);
-        self.len = kept;
+        for block in refused {
+            self.remove(block);
+        }
     }
 
     /// Whether a block is dirty.
     pub(super) fn any_dirty(&self) -> bool {
-        self.words().iter().any(|word| Entry(word & VALUE_MASK).dirty())
+        self.dirty > 0
     }
 
     /// The leaf as it is on the device, in so many `bytes`: a page without its stamp, or fewer in tests.
     pub(super) fn to_bytes(&self, mark: u64, bytes: usize) -> Vec<u8> {
-        let head = [self.first.0 | (self.len as u64) << FIRST_BITS, mark];
-        let words = head.iter().chain(&self.words[HEAD_WORDS..bytes / 8]);
-        words.flat_map(|word| word.to_le_bytes()).collect()
+        assert!(self.used_bytes() <= bytes, "the page has room");
+        let head = [self.first.0 | (self.bytes.len() as u64) << BLOCK_BITS, mark];
+        let mut page = Vec::with_capacity(bytes);
+        page.extend(head.iter().flat_map(|word| word.to_le_bytes()));
+        page.extend(&self.bytes);
+        page.resize(bytes, 0);
+        page
     }
 
     /// The page that begins with `first`, in bytes whose checksum is right.
@@ -196,171 +388,72 @@ impl Leaf {
     /// # Errors
     /// What is wrong, in words.
     pub(super) fn parse(bytes: &[u8], first: LocalBlock, mark: u64) -> Result<Self, String> {
-        let (words, rest) = bytes.as_chunks::<8>();
-        if !(HEAD_WORDS..=WORDS).contains(&words.len()) || !rest.is_empty() {
-            let expected = WORDS * 8;
-            return Err(format!("{} bytes, expected {expected}", bytes.len()));
-        }
-        let mut leaf = Self::new(first);
-        for (word, bytes) in leaf.words.iter_mut().zip(words) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        let [head, marked, ..] = *leaf.words;
-        let (begins, len) = (head & ((1 << FIRST_BITS) - 1), head >> FIRST_BITS);
+        let head = bytes.split_first_chunk::<8>().and_then(|(head, rest)| {
+            let (mark, rest) = rest.split_first_chunk::<8>()?;
+            Some((u64::from_le_bytes(*head), u64::from_le_bytes(*mark), rest))
+        });
+        let Some((head, marked, rest)) = head.filter(|_| bytes.len() <= PAGE_BYTES) else {
+            return Err(format!("{} bytes, expected {PAGE_BYTES}", bytes.len()));
+        };
+        let (begins, used) = (head & ((1 << BLOCK_BITS) - 1), head >> BLOCK_BITS);
         if begins != first.0 || marked != mark {
             return Err(format!(
                 "block {begins} and mark {marked:#x}, expected {} and {mark:#x}",
                 first.0
             ));
         }
-        let most = words.len() - HEAD_WORDS;
-        if len > most as u64 {
-            return Err(format!("{len} entries, expected {most} at most"));
-        }
-        leaf.len = len as usize;
-        let keys = leaf.words().iter().map(|word| word >> KEY_SHIFT);
-        if !keys.is_sorted_by(|a, b| a < b) {
-            return Err("its blocks do not ascend".to_owned());
-        }
+        let used = usize::try_from(used).ok().and_then(|used| rest.get(..used));
+        let Some(used) = used else {
+            return Err(format!(
+                "{} bytes of entries, expected {} at most",
+                head >> BLOCK_BITS,
+                rest.len()
+            ));
+        };
+        let mut leaf = Self::new(first);
+        leaf.count_all(used)?;
+        leaf.bytes = used.to_vec();
         Ok(leaf)
+    }
+
+    /// Checks the bytes of all stretches, and counts their entries.
+    fn count_all(&mut self, mut rest: &[u8]) -> Result<(), String> {
+        let (mut next, total) = (self.first.0, rest.len());
+        while let Some((&len, behind)) = rest.split_first() {
+            let at = total - rest.len();
+            let len = usize::from(len);
+            let Some((mut codes, behind)) = behind
+                .split_at_checked(len)
+                .filter(|_| (1..=STRETCH_BYTES_MAX).contains(&len))
+            else {
+                return Err(format!(
+                    "a stretch of {len} bytes at {at} of {total}, expected 1 to {STRETCH_BYTES_MAX}"
+                ));
+            };
+            let mut context = Context::start(self.first);
+            while !codes.is_empty() {
+                let read = context.read(codes).filter(|_| context.is_valid());
+                let Some(len) = read else {
+                    return Err(format!(
+                        "no entry in the stretch at {at} of {total}: {codes:02x?}"
+                    ));
+                };
+                let block = context.block().0;
+                if block < next {
+                    return Err(format!(
+                        "block {block} at {at} of {total}, expected {next} or more"
+                    ));
+                }
+                next = block + 1;
+                self.len += 1;
+                self.dirty += u32::from(context.entry().dirty());
+                codes = &codes[len..];
+            }
+            rest = behind;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::units::Location;
-
-    fn entry(n: u64) -> Entry {
-        Entry::fragment(Location(n + 1), 2000)
-    }
-
-    fn full(step: u64) -> Leaf {
-        let mut leaf = Leaf::new(LocalBlock(8));
-        for n in 0..ENTRIES_MAX as u64 {
-            assert_eq!(leaf.insert(LocalBlock(8 + n * step), entry(n)), None);
-        }
-        leaf
-    }
-
-    #[test]
-    fn entries_are_found_replaced_and_removed() {
-        let mut leaf = full(3);
-        assert_eq!(leaf.get(LocalBlock(8 + 9)), Some(entry(3)));
-        assert_eq!(leaf.get(LocalBlock(8 + 10)), None);
-        assert_eq!(
-            (leaf.get(LocalBlock(7)), leaf.get(LocalBlock(8 + RANGE_BLOCKS))),
-            (None, None)
-        );
-        assert_eq!(leaf.insert(LocalBlock(8 + 9), entry(70)), Some(entry(3)));
-        assert_eq!(leaf.remove(LocalBlock(8 + 9)), Some(entry(70)));
-        assert_eq!(leaf.remove(LocalBlock(8 + 9)), None);
-        assert_eq!(leaf.len(), ENTRIES_MAX - 1);
-        let blocks = leaf.entries().map(|(block, _)| block);
-        assert!(blocks.is_sorted() && leaf.entries().count() == leaf.len());
-    }
-
-    #[test]
-    fn a_page_can_name_the_last_block_of_its_range() {
-        let mut leaf = Leaf::new(LocalBlock(8));
-        let last = LocalBlock(8 + RANGE_BLOCKS - 1);
-        leaf.insert(last, entry(1).with_dirty(true).with_hits(3));
-        let found: Vec<_> = leaf.entries().collect();
-        assert_eq!(found, [(last, entry(1).with_dirty(true).with_hits(3))]);
-    }
-
-    #[test]
-    fn a_full_page_is_split_at_a_group() {
-        for step in 1..6 {
-            let mut leaf = full(step);
-            let all: Vec<_> = leaf.entries().collect();
-            let upper = leaf.split(LocalBlock(9));
-            assert_eq!(upper.first().0 % 4, 0);
-            assert!(leaf.last() < Some(upper.first()) && upper.len() >= ENTRIES_MAX / 2);
-            let both: Vec<_> = leaf.entries().chain(upper.entries()).collect();
-            assert_eq!(both, all);
-        }
-    }
-
-    #[test]
-    fn blocks_in_order_fill_pages() {
-        let mut leaf = full(4);
-        let next = LocalBlock(leaf.last().expect("full").0 + 4);
-        let upper = leaf.split(next);
-        assert_eq!((leaf.len(), upper.len(), upper.first()), (ENTRIES_MAX, 0, next));
-    }
-
-    #[test]
-    fn pages_that_are_half_empty_together_become_one() {
-        let (mut low, mut high) = (Leaf::new(LocalBlock(0)), Leaf::new(LocalBlock(400)));
-        for n in 0..120 {
-            low.insert(LocalBlock(n), entry(n));
-            high.insert(LocalBlock(400 + n), entry(n));
-        }
-        assert!(low.can_take(&high, 240) && !low.can_take(&high, 239));
-        let all: Vec<_> = low.entries().chain(high.entries()).collect();
-        low.take(&high);
-        assert_eq!(low.entries().collect::<Vec<_>>(), all);
-        let far = Leaf::new(LocalBlock(RANGE_BLOCKS));
-        let mut other = far.clone();
-        other.insert(LocalBlock(RANGE_BLOCKS + 1), entry(1));
-        let low = Leaf::new(LocalBlock(0));
-        assert!(
-            low.can_take(&far, 100) && !low.can_take(&other, 100),
-            "out of range"
-        );
-    }
-
-    #[test]
-    fn pages_read_back_and_hostile_ones_are_refused() {
-        let leaf = full(3);
-        let bytes = leaf.to_bytes(77, WORDS * 8);
-        let again = Leaf::parse(&bytes, LocalBlock(8), 77).expect("it is whole");
-        assert!(again.entries().eq(leaf.entries()));
-        assert!(
-            Leaf::parse(&bytes, LocalBlock(12), 77).is_err(),
-            "of other blocks"
-        );
-        assert!(
-            Leaf::parse(&bytes, LocalBlock(8), 78).is_err(),
-            "of another opening"
-        );
-        assert!(Leaf::parse(&bytes[1..], LocalBlock(8), 77).is_err(), "too short");
-        let mut bad = bytes.clone();
-        bad[6] = 0xff;
-        assert!(Leaf::parse(&bad, LocalBlock(8), 77).is_err(), "too many entries");
-        bad = bytes;
-        bad.copy_within(24..32, 16);
-        assert!(Leaf::parse(&bad, LocalBlock(8), 77).is_err(), "a block twice");
-    }
-
-    #[test]
-    fn refused_entries_leave_nothing_behind() {
-        let mut leaf = full(2);
-        let all: Vec<_> = leaf.entries().collect();
-        let stays = |entry: Entry| !entry.location().0.is_multiple_of(3);
-        leaf.retain(stays);
-        let kept: Vec<_> = all.into_iter().filter(|(_, entry)| stays(*entry)).collect();
-        assert!((ENTRIES_MAX / 2..ENTRIES_MAX).contains(&kept.len()));
-        assert_eq!(leaf.entries().collect::<Vec<_>>(), kept);
-        let mut same = Leaf::new(leaf.first());
-        for (block, entry) in &kept {
-            same.insert(*block, *entry);
-        }
-        assert_eq!(leaf.to_bytes(1, WORDS * 8), same.to_bytes(1, WORDS * 8));
-        leaf.retain(|_| false);
-        assert_eq!(leaf.len(), 0);
-    }
-
-    #[test]
-    fn equal_contents_have_equal_bytes() {
-        let (mut one, mut other) = (full(1), full(1));
-        one.remove(LocalBlock(20));
-        one.split(LocalBlock(9));
-        other.split(LocalBlock(9));
-        other.remove(LocalBlock(20));
-        one.insert(LocalBlock(20), entry(1));
-        other.insert(LocalBlock(20), entry(1));
-        assert_eq!(one.to_bytes(1, WORDS * 8), other.to_bytes(1, WORDS * 8));
-    }
-}
+mod tests;

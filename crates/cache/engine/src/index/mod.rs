@@ -6,6 +6,7 @@
 //! entry takes more than 10 bytes.
 
 mod bulk;
+mod code;
 mod directory;
 mod entry;
 mod hits;

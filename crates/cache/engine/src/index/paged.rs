@@ -13,7 +13,8 @@
 //! - A page goes to a free slot, and its last slot is free when that write has succeeded: a failed or torn write damages nothing that
 //!   the directory names. Only if no slot is free, a page in memory overwrites its own: the directory names the frame then.
 //! - The slot of a failed write is not used again.
-//! - A frame leaves memory only when its page has not changed since the write of it began that succeeded last.
+//! - A frame leaves memory only when its page has not changed since the write of it began that succeeded last. So a changed page whose turn
+//!   it is leaves at the end of its write.
 //! - A group is in one page: see [`super::leaf`].
 //! - After [`PagedIndex::abandon`], pages that are not in memory are never read again: their blocks are not cached, or *unknown* if some
 //!   may be dirty.
@@ -30,7 +31,7 @@ use std::ops::Range;
 use super::directory::{Directory, Place, Position, Saved};
 use super::entry::Entry;
 use super::hits::HitBits;
-use super::leaf::{ENTRIES_MAX, Leaf, PAGE_BYTES, STAMP_BYTES, aligned};
+use super::leaf::{Full, Leaf, PAGE_BYTES};
 use super::retired::Retired;
 use super::slots::Slots;
 use super::{Fragments, others_name};
@@ -39,8 +40,17 @@ use crate::units::LocalBlock;
 
 /// Fewest pages in memory: those of a few operations at the same time.
 pub const FRAMES_MIN: usize = 64;
-/// Writes begin when one page of so many in memory has changed.
-const CHANGED_SHARE: usize = 4;
+/// The last bytes of a page on the device: when it was checked.
+const STAMP_BYTES: usize = 8;
+/// A page has room for so many bytes in any case: a group.
+const USED_BYTES_MIN: usize = 72;
+/// Pages that leave memory are written when they are so many, or one of [`BATCH_SHARE`] in memory.
+const BATCH_MAX: usize = 32;
+const BATCH_SHARE: usize = 16;
+/// The hand stops when so many pages as these batches have are written, or wait for it.
+const LEAVING_BATCHES: usize = 2;
+/// One part in so many of the memory for pages is kept free, so that loads do not wait for writes.
+const FREE_SHARE: usize = 64;
 
 /// The dimensions of a paged index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +65,8 @@ pub struct PagePlan {
     pub frames_min: usize,
     /// Bytes of a page on the device.
     pub page_bytes: usize,
-    /// Most entries of a page.
-    pub entries_max: usize,
+    /// Most of these that are used.
+    pub used_bytes_max: usize,
     /// Bytes of the regions that entries are in.
     pub region_bytes: u64,
 }
@@ -68,7 +78,7 @@ impl PagePlan {
         Self {
             frames_min: 4,
             page_bytes,
-            entries_max: 12,
+            used_bytes_max: USED_BYTES_MIN,
             ..Self::new(slots, 0, mark)
         }
     }
@@ -82,7 +92,7 @@ impl PagePlan {
             mark,
             frames_min: FRAMES_MIN,
             page_bytes: PAGE_BYTES,
-            entries_max: ENTRIES_MAX,
+            used_bytes_max: PAGE_BYTES - STAMP_BYTES,
             region_bytes: 16 << 20,
         }
     }
@@ -136,8 +146,18 @@ struct Frame {
     /// The last write that succeeded, and the version that it wrote.
     saved: Option<(Saved, u64)>,
     is_writing: bool,
-    /// Used since the hand came by.
-    is_used: bool,
+    stay: Stay,
+}
+
+/// How long a page stays in memory (CLOCK).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stay {
+    /// Used since the hand came by: at least until it has come by twice.
+    Used,
+    /// Until the hand comes by.
+    Unused,
+    /// The hand came by, but the page has changed: until it is written.
+    Leaving,
 }
 
 impl Frame {
@@ -153,8 +173,10 @@ pub struct PagedIndex {
     frames: Vec<Option<Frame>>,
     /// Numbers of frames without a page.
     vacant: Vec<u32>,
-    /// Number of pages in memory that must be written before they can be evicted.
-    changed: usize,
+    /// Bytes of their pages in memory, without those of `frames` itself.
+    leaf_bytes: usize,
+    /// Number of those that leave after a write.
+    leaving: usize,
     plan: PagePlan,
     /// Pages that are not in memory are not read any more.
     is_abandoned: bool,
@@ -172,15 +194,14 @@ impl PagedIndex {
     /// An empty index.
     #[must_use]
     pub fn new(plan: PagePlan) -> Self {
-        let room = (plan.page_bytes.saturating_sub(STAMP_BYTES) / 8)
-            .saturating_sub(2)
-            .min(ENTRIES_MAX);
-        assert!((8..=room).contains(&plan.entries_max), "{plan:?}");
+        let room = USED_BYTES_MIN..=plan.page_bytes.min(PAGE_BYTES) - STAMP_BYTES;
+        assert!(room.contains(&plan.used_bytes_max), "{plan:?}");
         let mut index = Self {
             directory: Directory::new(Place::Frame(0)),
             frames: Vec::new(),
             vacant: Vec::new(),
-            changed: 0,
+            leaf_bytes: 0,
+            leaving: 0,
             plan,
             is_abandoned: false,
             hand: 0,
@@ -228,27 +249,19 @@ impl PagedIndex {
     /// Bytes of memory that the index takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let frames = self.frames_in_use() * PAGE_BYTES;
-        let tables = self.frames.capacity() * size_of::<Option<Frame>>() + self.vacant.capacity() * 4;
-        frames + tables + self.tables_bytes()
+        self.leaf_bytes + self.tables_bytes()
     }
 
     fn tables_bytes(&self) -> usize {
+        let frames = self.frames.capacity() * size_of::<Option<Frame>>() + self.vacant.capacity() * 4;
         let regions = self.hits.memory_bytes() + self.retired.memory_bytes();
-        self.directory.memory_bytes() + self.slots.memory_bytes() + regions
+        frames + self.directory.memory_bytes() + self.slots.memory_bytes() + regions
     }
 
     /// Number of pages in memory.
     #[must_use]
     pub fn frames_in_use(&self) -> usize {
         self.frames.len() - self.vacant.len()
-    }
-
-    /// Most pages in memory, besides those of one load and those that were split since.
-    fn frames_max(&self) -> usize {
-        let frames = self.plan.memory_bytes.saturating_sub(self.tables_bytes() as u64);
-        let frame = PAGE_BYTES + size_of::<Option<Frame>>() + size_of::<u32>();
-        self.plan.frames_min.max(frames as usize / frame)
     }
 
     // Pages.
@@ -262,7 +275,7 @@ impl PagedIndex {
         let mut next = (!blocks.is_empty()).then(|| self.directory.find(blocks.start));
         while let Some(at) = next.filter(|at| self.directory.first(*at) < blocks.end) {
             match self.directory.place(at) {
-                Place::Frame(frame) => self.frame_mut(frame).is_used = true,
+                Place::Frame(frame) => self.set_stay(frame, Stay::Used),
                 Place::Away(saved) => {
                     let first = self.directory.first(at);
                     missing.push(PageRead { first, saved });
@@ -325,35 +338,52 @@ impl PagedIndex {
         found.map(|at| self.directory.first(at).max(from))
     }
 
-    /// Makes pages leave memory that are too many since the last load. False: changed ones must be written before.
-    pub fn make_room(&mut self) -> bool {
+    /// Makes pages leave memory until there is room for those of a few loads. False: there is none for one, because changed pages must be
+    /// written before; if they cannot be written (not `can_write`), they stay, and unchanged ones leave.
+    pub fn make_room(&mut self, can_write: bool) -> bool {
         // Pages stay in memory, because they could not be read again.
-        while !self.is_abandoned && self.frames_in_use() > self.frames_max() {
-            if !self.evict_one() {
-                return false;
+        while !self.is_abandoned && self.frames_in_use() > self.plan.frames_min {
+            let tables = self.tables_bytes() as u64;
+            let most = self.plan.memory_bytes.saturating_sub(tables) as usize;
+            if self.leaf_bytes <= most - most / FREE_SHARE {
+                break;
+            }
+            if !self.evict_one(can_write) {
+                return self.leaf_bytes <= most;
             }
         }
         true
     }
 
-    /// Evicts the next page that was not used since the hand passed it (CLOCK). An empty page is removed instead: from then on, its blocks
-    /// belong to the preceding page.
-    fn evict_one(&mut self) -> bool {
+    /// Pages to write at a time.
+    fn batch(&self) -> usize {
+        (self.frames_in_use() / BATCH_SHARE).clamp(1, BATCH_MAX)
+    }
+
+    /// Evicts the next page that was not used since the hand passed it (CLOCK) and has not changed. Those that have changed leave later,
+    /// and the hand stops when they are many. An empty page is removed instead: from then on, its blocks belong to the preceding page.
+    fn evict_one(&mut self, can_write: bool) -> bool {
         for _ in 0..2 * self.frames.len() {
-            self.hand = (self.hand + 1) % self.frames.len();
-            let Some(frame) = &mut self.frames[self.hand] else {
+            let before = self.hand;
+            self.hand = (before + 1) % self.frames.len();
+            let hand = self.hand as u32;
+            let Some(frame) = &self.frames[self.hand] else {
                 continue;
             };
-            if std::mem::take(&mut frame.is_used) || frame.is_writing {
+            if frame.is_writing {
                 continue;
             }
-            self.check(self.hand);
-            let frame = self.frame(self.hand as u32);
+            if frame.stay == Stay::Used {
+                self.set_stay(hand, Stay::Unused);
+                continue;
+            }
+            self.check(hand);
+            let frame = self.frame(hand);
             let is_changed = frame.is_changed() && !planted(PlantedBug::ChangedPageEvicted);
             let (first, saved) = (frame.leaf.first(), frame.saved.map(|(saved, _)| saved));
             let is_empty = frame.leaf.len() == 0 && first.0 > 0;
             let at = self.directory.find(first);
-            assert_eq!(self.directory.place(at), Place::Frame(self.hand as u32));
+            assert_eq!(self.directory.place(at), Place::Frame(hand));
             match saved {
                 _ if is_empty => {
                     self.directory.remove(at);
@@ -362,12 +392,27 @@ impl PagedIndex {
                     }
                 }
                 Some(saved) if !is_changed => self.directory.set_place(at, Place::Away(saved)),
-                _ => continue,
+                _ if !can_write => continue,
+                _ if self.leaving >= LEAVING_BATCHES * self.batch() => {
+                    self.hand = before;
+                    return false;
+                }
+                _ => {
+                    self.set_stay(hand, Stay::Leaving);
+                    continue;
+                }
             }
-            self.vacate(self.hand as u32);
+            self.vacate(hand);
             return true;
         }
         false
+    }
+
+    fn set_stay(&mut self, number: u32, stay: Stay) {
+        let frame = self.frames[number as usize].as_mut().expect("it has a page");
+        let before = std::mem::replace(&mut frame.stay, stay);
+        self.leaving -= usize::from(before == Stay::Leaving);
+        self.leaving += usize::from(stay == Stay::Leaving);
     }
 
     /// Whether a page must still be read: it is not in memory, was not written again, and pages are still used.
@@ -403,19 +448,19 @@ impl PagedIndex {
         let leaf = Leaf::parse(bytes, first, self.plan.mark)?;
         let frame = self.add_frame(leaf, Some(saved), u64::from_le_bytes(*stamp));
         self.directory.set_place(at, Place::Frame(frame));
-        self.check(frame as usize);
+        self.check(frame);
         self.merge(at);
         Ok(())
     }
 
-    /// Whether so many pages have changed that some should be written.
+    /// Whether so many changed pages leave memory that they should be written.
     #[must_use]
     pub fn wants_writes(&self) -> bool {
-        self.changed * CHANGED_SHARE > self.frames_max()
+        self.leaving >= self.batch()
     }
 
-    /// The next pages to write, `most` at most: of those that would leave memory first, in the order of their slots. Each must be ended
-    /// with [`Self::end_write`].
+    /// Pages to write, `most` at most: changed ones that leave memory, in the order of their slots. Each must be ended with
+    /// [`Self::end_write`].
     pub fn begin_writes(&mut self, most: usize) -> Vec<PageWrite> {
         let mut writes = Vec::new();
         let count = self.frames.len();
@@ -424,14 +469,16 @@ impl PagedIndex {
             if writes.len() == most {
                 break;
             }
-            let is_wanted = |frame: &Frame| !frame.is_writing && frame.is_changed();
+            let is_wanted = |frame: &Frame| !frame.is_writing && frame.stay == Stay::Leaving;
             if !self.frames[number].as_ref().is_some_and(is_wanted) {
                 continue;
             }
-            self.check(number);
+            self.check(number as u32);
             let frame = self.frames[number].as_mut().expect("it has a page");
             let own = || frame.saved.take().map(|(saved, _)| saved.slot);
             let Some(slot) = self.slots.take().or_else(own) else {
+                // It stays, and others can leave.
+                self.set_stay(number as u32, Stay::Unused);
                 continue;
             };
             frame.is_writing = true;
@@ -457,6 +504,7 @@ impl PagedIndex {
 
     /// A write has ended.
     pub fn end_write(&mut self, write: &PageWrite, succeeded: bool) {
+        let mut leaves = false;
         let frame = self.frames[write.frame as usize].as_mut();
         let free = match frame.filter(|frame| frame.id == write.id) {
             Some(frame) => {
@@ -464,7 +512,7 @@ impl PagedIndex {
                 match succeeded {
                     true => {
                         let old = frame.saved.replace((write.saved, write.version));
-                        self.changed -= usize::from(!frame.is_changed());
+                        leaves = frame.stay == Stay::Leaving && !frame.is_changed() && !self.is_abandoned;
                         match planted(PlantedBug::SlotFreedEarly) {
                             true => Some(write.saved),
                             false => old.map(|(old, _)| old),
@@ -479,11 +527,16 @@ impl PagedIndex {
         if let Some(free) = free {
             self.slots.give_back(free.slot);
         }
+        if leaves {
+            let gone = self.vacate(write.frame);
+            let at = self.directory.find(gone.leaf.first());
+            self.directory.set_place(at, Place::Away(write.saved));
+        }
     }
 
     fn add_frame(&mut self, leaf: Leaf, saved: Option<Saved>, checked: u64) -> u32 {
         self.ids += 1;
-        self.changed += usize::from(saved.is_none());
+        self.leaf_bytes += leaf.memory_bytes();
         let frame = Some(Frame {
             leaf,
             checked,
@@ -491,7 +544,7 @@ impl PagedIndex {
             version: 0,
             saved: saved.map(|saved| (saved, 0)),
             is_writing: false,
-            is_used: true,
+            stay: Stay::Used,
         });
         match self.vacant.pop() {
             Some(number) => {
@@ -499,6 +552,9 @@ impl PagedIndex {
                 number
             }
             None => {
+                if self.frames.len() == self.frames.capacity() {
+                    self.frames.reserve_exact(self.frames.len() / 16 + 1);
+                }
                 self.frames.push(frame);
                 (self.frames.len() - 1) as u32
             }
@@ -508,16 +564,13 @@ impl PagedIndex {
     fn vacate(&mut self, number: u32) -> Frame {
         self.vacant.push(number);
         let frame = self.frames[number as usize].take().expect("it has a page");
-        self.changed -= usize::from(frame.is_changed());
+        self.leaf_bytes -= frame.leaf.memory_bytes();
+        self.leaving -= usize::from(frame.stay == Stay::Leaving);
         frame
     }
 
     fn frame(&self, number: u32) -> &Frame {
         self.frames[number as usize].as_ref().expect("it has a page")
-    }
-
-    fn frame_mut(&mut self, number: u32) -> &mut Frame {
-        self.frames[number as usize].as_mut().expect("it has a page")
     }
 
     // Regions that are freed.
@@ -542,21 +595,23 @@ impl PagedIndex {
 
     /// Removes the entries of a page in memory, if there is one in this frame, whose regions were freed since it was checked. That changes
     /// nothing that must be written: what is on the device has an older number.
-    fn check(&mut self, number: usize) {
-        let (frame, retired) = (&mut self.frames[number], &self.retired);
+    fn check(&mut self, number: u32) {
+        let (frame, retired) = (&mut self.frames[number as usize], &self.retired);
         let Some(frame) = frame.as_mut().filter(|frame| frame.checked < retired.count()) else {
             return;
         };
         let checked = std::mem::replace(&mut frame.checked, retired.count());
+        let before = frame.leaf.memory_bytes();
         frame
             .leaf
             .retain(|entry| retired.is_valid(entry.location(), checked));
+        self.leaf_bytes = self.leaf_bytes + frame.leaf.memory_bytes() - before;
     }
 
     /// Checks the page of a block in memory, and returns where the next page begins.
     pub fn check_page(&mut self, block: LocalBlock) -> Option<LocalBlock> {
         if let Some((_, number)) = self.position(block) {
-            self.check(number as usize);
+            self.check(number);
         }
         let next = self.directory.next(self.directory.find(block));
         next.map(|next| self.directory.first(next))
@@ -587,18 +642,31 @@ impl PagedIndex {
         Some(self.frame(number))
     }
 
-    /// The page of a block, to be changed.
-    fn change(&mut self, block: LocalBlock) -> &mut Leaf {
-        let (_, number) = self.position(block).expect("the page is in memory");
-        self.touch(number)
+    /// Changes the page in a frame.
+    fn change<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
+        let frame = self.frames[number as usize].as_mut().expect("it has a page");
+        frame.version += 1;
+        let before = frame.leaf.memory_bytes();
+        let result = change(&mut frame.leaf);
+        self.leaf_bytes = self.leaf_bytes + frame.leaf.memory_bytes() - before;
+        result
     }
 
-    /// The page in a frame, to be changed.
-    fn touch(&mut self, number: u32) -> &mut Leaf {
-        let frame = self.frames[number as usize].as_mut().expect("it has a page");
-        self.changed += usize::from(!frame.is_changed());
-        frame.version += 1;
-        &mut frame.leaf
+    /// Sets the entry of a block, in a page that is divided until it has room; returns the one it had.
+    fn set(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
+        let most = self.plan.used_bytes_max;
+        loop {
+            let (at, number) = self.position(block).expect("the page is in memory");
+            match self.change(number, |leaf| leaf.insert(block, entry, most)) {
+                Ok(old) => return old,
+                Err(Full) => {
+                    let upper = self.change(number, |leaf| leaf.split(block));
+                    let (first, checked) = (upper.first(), self.frame(number).checked);
+                    let frame = self.add_frame(upper, None, checked);
+                    self.directory.insert_behind(at, first, Place::Frame(frame));
+                }
+            }
+        }
     }
 
     /// The entry of a block.
@@ -641,7 +709,7 @@ impl PagedIndex {
         let old = self.get(block).filter(|old| old.dirty());
         let Some(old) = old else { return false };
         let clean = old.with_dirty(false).with_hits(0);
-        self.change(block).insert(block, clean);
+        self.set(block, clean);
         self.retired.clean(old);
         self.fragments.clean(old)
     }
@@ -650,17 +718,14 @@ impl PagedIndex {
     pub fn insert(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
         let (_, number) = self.position(block)?;
         if !planted(PlantedBug::PageNotChecked) {
-            self.check(number as usize);
-        }
-        let old = self.get(block).map(|old| old.with_hits(0));
-        if old.is_none() {
-            self.make_page_for(block);
-            self.len += 1;
+            self.check(number);
         }
         if entry.hits() > 0 {
             self.note_use(entry);
         }
-        self.change(block).insert(block, entry.with_hits(0));
+        let old = self.get(block).map(|old| old.with_hits(0));
+        self.set(block, entry.with_hits(0));
+        self.len += usize::from(old.is_none());
         let names = |entry| others_name(|other| self.get(other), block, entry, |_| true);
         let (counted, old) = (names(entry), old.map(|old| (old, names(old))));
         self.fragments.add(entry, counted);
@@ -672,26 +737,11 @@ impl PagedIndex {
         })
     }
 
-    /// Makes the page of a block one that has room for it.
-    fn make_page_for(&mut self, block: LocalBlock) {
-        let (at, number) = self.position(block).expect("the page is in memory");
-        let leaf = &self.frame(number).leaf;
-        let new = if !Leaf::is_in_range(leaf.first(), block) {
-            Leaf::new(aligned(block))
-        } else if leaf.len() >= self.plan.entries_max {
-            self.change(block).split(block)
-        } else {
-            return;
-        };
-        let (first, checked) = (new.first(), self.frame(number).checked);
-        let frame = self.add_frame(new, None, checked);
-        self.directory.insert_behind(at, first, Place::Frame(frame));
-    }
-
     /// Forgets a block; returns the entry it had.
     pub fn remove(&mut self, block: LocalBlock) -> Option<Entry> {
+        let (_, number) = self.position(block)?;
         let old = self.get(block)?;
-        self.change(block).remove(block);
+        self.change(number, |leaf| leaf.remove(block));
         self.len -= 1;
         let counted = others_name(|other| self.get(other), block, old, |_| true);
         self.fragments.remove(old, counted);
@@ -714,9 +764,9 @@ impl PagedIndex {
         let (Place::Frame(low), Place::Frame(number)) = places else {
             return false;
         };
-        self.check(low as usize);
-        self.check(number as usize);
-        let most = self.plan.entries_max / 2;
+        self.check(low);
+        self.check(number);
+        let most = self.plan.used_bytes_max / 2;
         if !self.frame(low).leaf.can_take(&self.frame(number).leaf, most) {
             return false;
         }
@@ -725,7 +775,7 @@ impl PagedIndex {
         if let Some((saved, _)) = gone.saved {
             self.slots.give_back(saved.slot);
         }
-        self.touch(low).take(&gone.leaf);
+        self.change(low, |leaf| leaf.take(&gone.leaf));
         true
     }
 

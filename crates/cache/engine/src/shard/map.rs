@@ -8,7 +8,7 @@
 //! - The live count of a region is the number of index entries that point to it.
 //! - Only this component uses the index.
 //! - A block is looked up and changed only while its index page is in memory: after a load of it ([`BlockMap::load`]), before the next
-//!   await. Only loads evict pages, so a page stays until another task runs.
+//!   await. Only loads and ends of writes of pages evict them, so a page stays until another task runs.
 //!
 //! Lookups do not await: code that stores a block loads its page, then looks it up and appends its record without an await in between,
 //! because a write could otherwise come between the two.

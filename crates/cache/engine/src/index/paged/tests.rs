@@ -25,9 +25,42 @@ fn small(slots: u32) -> PagedIndex {
     PagedIndex::new(PagePlan::new(slots, 0, 9))
 }
 
+/// Blocks that a page has at least, if they are stored in order at places that are far from each other.
+const PAGE_BLOCKS: u64 = 510;
+
+/// An entry that takes seven bytes beside its neighbours.
+fn far(n: u64) -> Entry {
+    let scattered = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 28;
+    Entry::fragment(Location(scattered | 1), 100)
+}
+
+/// Writes all changed pages that do not leave memory, too.
+fn write_all(index: &mut PagedIndex, device: &mut Device) {
+    for write in begin_all(index) {
+        device.write(&write);
+        index.end_write(&write, true);
+    }
+}
+
+/// Begins to write all changed pages, as if it was their turn to leave memory. They stay in memory afterwards.
+fn begin_all(index: &mut PagedIndex) -> Vec<PageWrite> {
+    let all = 0..index.frames.len() as u32;
+    let changed = |n: &u32| index.frames[*n as usize].as_ref().is_some_and(Frame::is_changed);
+    let changed: Vec<u32> = all.filter(changed).collect();
+    changed.iter().for_each(|n| index.set_stay(*n, Stay::Leaving));
+    let writes = index.begin_writes(usize::MAX);
+    changed.iter().for_each(|n| index.set_stay(*n, Stay::Used));
+    writes
+}
+
+fn changed(index: &PagedIndex) -> usize {
+    let frames = index.frames.iter().flatten();
+    frames.filter(|frame| frame.is_changed()).count()
+}
+
 /// Brings the page of a block into memory.
 fn load(index: &mut PagedIndex, device: &mut Device, block: LocalBlock) {
-    while !index.make_room() {
+    while !index.make_room(true) {
         let writes = index.begin_writes(8);
         assert!(!writes.is_empty(), "there are slots");
         for write in writes {
@@ -148,9 +181,9 @@ fn a_paged_index_agrees_with_the_table() {
 /// An index of some pages, all written, the first one away.
 fn written() -> (PagedIndex, Device) {
     let (mut index, mut device) = (small(1000), Device::default());
-    for n in 0..100 * ENTRIES_MAX as u64 {
+    for n in 0..100 * PAGE_BLOCKS {
         load(&mut index, &mut device, LocalBlock(n));
-        index.insert(LocalBlock(n), Entry::fragment(Location(n + 1), 100));
+        index.insert(LocalBlock(n), far(n));
     }
     assert!(!index.has(LocalBlock(0)), "it was used first");
     (index, device)
@@ -163,11 +196,8 @@ fn an_older_version_of_a_page_is_refused() {
     let old = device.read(index.missing(one.clone())[0].slot()).to_vec();
     load(&mut index, &mut device, LocalBlock(0));
     index.remove(LocalBlock(0));
-    for write in index.begin_writes(1000) {
-        device.write(&write);
-        index.end_write(&write, true);
-    }
-    for n in 0..100 * ENTRIES_MAX as u64 {
+    write_all(&mut index, &mut device);
+    for n in 0..100 * PAGE_BLOCKS {
         load(&mut index, &mut device, LocalBlock(n));
     }
     let read = index.missing(one)[0];
@@ -185,14 +215,14 @@ fn a_page_that_changes_while_it_is_written_does_not_leave() {
     let (mut index, mut device) = written();
     load(&mut index, &mut device, LocalBlock(0));
     index.remove(LocalBlock(0));
-    let writes = index.begin_writes(1000);
+    let writes = begin_all(&mut index);
     index.remove(LocalBlock(1));
     for write in &writes {
         device.write(write);
         index.end_write(write, true);
     }
-    assert_eq!(index.changed, 1);
-    for n in 0..100 * ENTRIES_MAX as u64 {
+    assert_eq!(changed(&index), 1);
+    for n in 0..100 * PAGE_BLOCKS {
         load(&mut index, &mut device, LocalBlock(n));
     }
     load(&mut index, &mut device, LocalBlock(0));
@@ -205,7 +235,7 @@ fn a_page_whose_write_failed_stays_in_memory() {
     load(&mut index, &mut device, LocalBlock(0));
     index.remove(LocalBlock(0));
     let in_use = index.slots.in_use();
-    let writes = index.begin_writes(1000);
+    let writes = begin_all(&mut index);
     for write in &writes {
         index.end_write(write, false);
     }
@@ -216,56 +246,44 @@ fn a_page_whose_write_failed_stays_in_memory() {
         "their slots are not used again"
     );
     index.plan.frames_min = 0;
-    assert!(!index.make_room());
+    assert!(!index.make_room(true));
     assert!(index.has(LocalBlock(0)) && index.get(LocalBlock(0)).is_none());
 }
 
 #[test]
 fn hits_cause_no_write() {
     let (mut index, mut device) = written();
-    for write in index.begin_writes(1000) {
-        device.write(&write);
-        index.end_write(&write, true);
-    }
+    write_all(&mut index, &mut device);
     load(&mut index, &mut device, LocalBlock(0));
     for _ in 0..5 {
         index.hit(LocalBlock(0), |_| true);
     }
     assert_eq!(index.get(LocalBlock(0)).map(Entry::hits), Some(2));
-    assert_eq!(index.changed, 0);
+    assert_eq!(changed(&index), 0);
 }
 
 #[test]
 fn pages_that_cannot_be_read_are_not_cached_or_unknown() {
     let (mut index, mut device) = written();
-    let dirty = LocalBlock(50 * ENTRIES_MAX as u64);
+    let dirty = LocalBlock(50 * PAGE_BLOCKS);
     load(&mut index, &mut device, dirty);
     index.insert(dirty, Entry::fragment(Location(7), 100).with_dirty(true));
-    for n in (0..100 * ENTRIES_MAX as u64).rev() {
+    for n in (0..100 * PAGE_BLOCKS).rev() {
         load(&mut index, &mut device, LocalBlock(n));
-        while index.changed > 0 {
-            for write in index.begin_writes(8) {
-                device.write(&write);
-                index.end_write(&write, true);
-            }
-        }
+        write_all(&mut index, &mut device);
     }
-    let away = LocalBlock(99 * ENTRIES_MAX as u64);
+    let away = LocalBlock(99 * PAGE_BLOCKS);
     load(&mut index, &mut device, dirty);
     for n in 0..80 {
-        load(&mut index, &mut device, LocalBlock(n * ENTRIES_MAX as u64));
+        load(&mut index, &mut device, LocalBlock(n * PAGE_BLOCKS));
         assert_eq!(
             index.next_maybe_dirty(LocalBlock(0)).map(|first| first <= dirty),
             Some(true)
         );
     }
     for n in 0..FRAMES_MIN as u64 + 8 {
-        load(&mut index, &mut device, LocalBlock((n % 49) * ENTRIES_MAX as u64));
-        load(
-            &mut index,
-            &mut device,
-            LocalBlock((51 + n % 40) * ENTRIES_MAX as u64),
-        );
+        load(&mut index, &mut device, LocalBlock((n % 49) * PAGE_BLOCKS));
+        load(&mut index, &mut device, LocalBlock((51 + n % 40) * PAGE_BLOCKS));
     }
     assert!(!index.has(dirty) && !index.has(away));
     index.abandon();
@@ -300,9 +318,14 @@ fn an_entry_takes_little_memory() {
         load(&mut index, &mut device, block);
         index.insert(block, Entry::fragment(Location(n + 1), 100));
     }
-    let bytes = index.memory_bytes() - index.frames_in_use() * PAGE_BYTES;
-    let each = bytes as f64 / index.len() as f64;
-    let fill = index.len() as f64 / index.page_count() as f64 / ENTRIES_MAX as f64;
+    let each = index.tables_bytes() as f64 / index.len() as f64;
+    let used: usize = index
+        .frames
+        .iter()
+        .flatten()
+        .map(|frame| frame.leaf.used_bytes())
+        .sum();
+    let fill = used as f64 / index.frames_in_use() as f64 / PAGE_BYTES as f64;
     assert!(
         each < 0.1 && fill > 0.5,
         "{each} bytes of directory an entry, pages {fill:.2} full"
@@ -312,18 +335,15 @@ fn an_entry_takes_little_memory() {
 /// Without a free slot, pages overwrite their own slots, and no entry is lost.
 #[test]
 fn a_full_area_is_written_in_place() {
-    let entry = |n: u64, turn: u64| Entry::fragment(Location(n + 1), 100 + turn as usize);
-    let blocks = (FRAMES_MIN + 6) as u64 * ENTRIES_MAX as u64;
+    let entry = |n: u64, turn: u64| Entry::fragment(far(n).location(), 100 + turn as usize);
+    let blocks = (FRAMES_MIN + 16) as u64 * PAGE_BLOCKS;
     let filled = |slots: u32| {
         let (mut index, mut device) = (small(slots), Device::default());
         for n in 0..blocks {
             load(&mut index, &mut device, LocalBlock(n));
             index.insert(LocalBlock(n), entry(n, 0));
         }
-        for write in index.begin_writes(1000) {
-            device.write(&write);
-            index.end_write(&write, true);
-        }
+        write_all(&mut index, &mut device);
         (index, device)
     };
     let pages = filled(1000).0.page_count() as u32;
@@ -349,10 +369,7 @@ fn empty_pages_are_removed() {
     let blocks = |page: u64| page << 21..(page << 21) + 200;
     for block in (0..pages).flat_map(blocks) {
         load(&mut index, &mut device, LocalBlock(block));
-        index.insert(
-            LocalBlock(block),
-            Entry::fragment(Location(block % 1000 + 1), 100),
-        );
+        index.insert(LocalBlock(block), far(block));
     }
     for block in (1..pages).step_by(2).flat_map(blocks) {
         load(&mut index, &mut device, LocalBlock(block));
@@ -385,7 +402,7 @@ fn blocks_of_freed_regions_are_gone_at_once() {
     const REGIONS: u64 = 12;
     const REGION_BYTES: u64 = 128 << 10;
     let plan = PagePlan {
-        entries_max: 20,
+        used_bytes_max: 120,
         frames_min: 6,
         region_bytes: REGION_BYTES,
         ..PagePlan::new(20_000, 0, 9)

@@ -468,7 +468,6 @@ impl State {
         Some((regions * region_bytes + filled).saturating_sub(offset))
     }
 
-    /// The region of a location in use.
     /// See [`SegmentLog::is_young_in_main`](super::SegmentLog::is_young_in_main).
     pub(super) fn is_young_in_main(&mut self, location: Location) -> bool {
         let number = self.region_of(location);
@@ -476,6 +475,7 @@ impl State {
             && !self.oldest.has(&self.regions, self.regions.generation_of(number))
     }
 
+    /// The region of a location in use.
     pub(super) fn region_at(&self, location: Location) -> Region {
         self.regions.at(self.region_of(location))
     }
