@@ -32,7 +32,7 @@ use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
 
 /// Fewest pages in memory: those of a few operations at the same time.
-pub const FRAMES_MIN: usize = 64;
+pub const FRAMES_MIN: usize = 8;
 /// Writes begin when one page of so many in memory has changed.
 const CHANGED_SHARE: usize = 4;
 
