@@ -78,6 +78,37 @@ fn a_preset_a_template_and_a_measured_distribution() {
 }
 
 #[test]
+fn a_replay_with_an_index_in_bounded_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("t.flaztrace");
+    let lines: String = (0..4000)
+        .map(|at| format!("{at} r {} 4096\n", at * 40_960))
+        .collect();
+    fs::write(&trace, format!("flaz-trace 1\n{lines}")).unwrap();
+    let replay = |memory: &'static str| {
+        let trace = trace.to_str().unwrap();
+        ["replay", trace, "--cache", "64M", "--index-memory", memory]
+    };
+    let text = succeeded(&replay("100K"));
+    assert!(
+        text.contains("Page reads a lookup") && text.contains("100 KiB"),
+        "{text}"
+    );
+    let text = succeeded(&replay("32M:20G"));
+    assert!(text.contains("102 KiB"), "{text}");
+    let least = "a cache of 67108864 bytes: index memory: expected 36864 bytes or more";
+    refused(&replay("1K"), FAILURE, &[least, "use a larger --index-memory"]);
+    refused(
+        &replay("64M:0"),
+        USAGE,
+        &["--index-memory", "more than 0 bytes behind ':'"],
+    );
+    refused(&replay("64M:many"), USAGE, &["--index-memory", "many"]);
+    let sampled = [&replay("100K")[..], &["--sample", "2"]].concat();
+    refused(&sampled, USAGE, &["--index-memory", "--sample"]);
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -543,7 +543,7 @@ pub struct IndexPagesReport {
     pub pages_in_memory: u64,
     /// Pages read from the cache device.
     pub reads: u64,
-    /// The same for each block that a client read.
+    /// The same for each block that a client read or wrote.
     pub reads_per_lookup: f64,
     /// Pages written to the cache device.
     pub writes: u64,

@@ -7,7 +7,9 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::advise::Observed;
+use crate::index::PAGE_BYTES;
 use crate::policy::Allowance;
+use crate::units::BLOCK_BYTES;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -592,5 +594,20 @@ impl StatsSnapshot {
         self.holdings.add(&other.holdings);
         self.appended.add(&other.appended);
         self.observed.add(&other.observed);
+    }
+
+    /// Index pages read from the cache device, for each block that a client read or wrote.
+    #[must_use]
+    pub fn index_reads_per_lookup(&self) -> f64 {
+        let counts = &self.counts;
+        let lookups = counts.hit_blocks + counts.miss_blocks + counts.write_bytes / BLOCK_BYTES as u64;
+        counts.index_page_reads as f64 / lookups.max(1) as f64
+    }
+
+    /// Share of the bytes written to the cache device that are index pages.
+    #[must_use]
+    pub fn index_written_share(&self) -> f64 {
+        let written = self.counts.index_page_writes * PAGE_BYTES as u64;
+        written as f64 / self.counts.cache_write_bytes.max(1) as f64
     }
 }

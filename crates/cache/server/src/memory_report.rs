@@ -7,7 +7,6 @@
 use flaz_control::report::{IndexPagesReport, MemoryReport, MemoryUse};
 use flaz_device::buf;
 use flaz_engine::advise;
-use flaz_engine::index::PAGE_BYTES;
 use flaz_engine::shard::EXTENTS_IN_MEMORY_MAX;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_runtime::memory::used_bytes;
@@ -57,16 +56,14 @@ pub(crate) fn memory_report(stats: &StatsSnapshot, facts: &Facts<'_>) -> MemoryR
 
 fn index_pages(stats: &StatsSnapshot) -> Option<IndexPagesReport> {
     let (holdings, counts) = (&stats.holdings, &stats.counts);
-    let share = |part: u64, all: u64| part as f64 / all.max(1) as f64;
-    let written = counts.index_page_writes * PAGE_BYTES as u64;
     (holdings.index_pages > 0).then(|| IndexPagesReport {
         bound_bytes: holdings.index_bound_bytes,
         pages: holdings.index_pages,
         pages_in_memory: holdings.index_pages_in_memory,
         reads: counts.index_page_reads,
-        reads_per_lookup: share(counts.index_page_reads, counts.hit_blocks + counts.miss_blocks),
+        reads_per_lookup: stats.index_reads_per_lookup(),
         writes: counts.index_page_writes,
-        written_share: share(written, counts.cache_write_bytes),
+        written_share: stats.index_written_share(),
     })
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 use flaz_codec::CodecChoice;
 use flaz_data::Distribution;
 use flaz_engine::policy::PolicyKind;
+use flaz_replay::combination::IndexMemory;
 use flaz_replay::contents::Contents;
 use flaz_replay::model::{Model, Seek};
 use flaz_replay::sample::SHIFT_MAX;
@@ -40,7 +41,8 @@ which `flaz study --distribution` measures, or else from a built-in one.
 
 A trace with more than 2 million accesses, or 300,000 blocks (1.1 GiB), is sampled by a hash of the block; the caches are reduced by \
 the same factor, and hit ratios have 95 % intervals. A curve of the hit ratio at all sizes comes from simulated caches; its largest \
-difference from the replays is reported. docs/lab-replay.md has the method, the formats and the errors.
+difference from the replays is reported. With --index-memory, the trace is not sampled, and the reads and writes of index pages are \
+reported. docs/lab-replay.md has the method, the formats and the errors.
 
 Formats are detected: blkparse (text), fio iolog 2 and 3, CSV of MSR Cambridge, vscsi, .lis of the ARC paper, oracle-general, and \
 flaz. Files that end in .gz or .zst are decompressed.
@@ -50,6 +52,7 @@ Examples:
   flaz study /dev/sdb --distribution sdb.json
   flaz lab replay sdb.blkparse.zst --data sdb.json --cache 64G,128G,256G --ssd-endurance 150TBW
   flaz lab replay P6.lis --duration 7d --cache 20M,40M,80M --codec lz4,auto,none --html page.html
+  flaz lab replay P6.lis --cache 8G --index-memory 64M:500G
   flaz lab replay w.csv.gz --cache 1T,2T --origin-device network-volume --skip-bad 100 --json")]
 pub struct ReplayArgs {
     /// The trace
@@ -66,6 +69,10 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "s3-fifo",
         value_parser = choice::<PolicyKind>())]
     policy: Vec<PolicyKind>,
+    /// Memory for the index and all else that grows with the cache, as of `flaz serve`; MEMORY:SIZE gives each cache as much as a cache of
+    /// SIZE has with MEMORY. The whole trace is replayed [default: all of the index is in memory]
+    #[arg(long, value_name = "MEMORY[:SIZE]", value_parser = index_memory, conflicts_with = "sample")]
+    index_memory: Option<IndexMemory>,
     /// Compressibility of the blocks: a file of `flaz study --distribution`
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
@@ -128,6 +135,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
         caches: sorted(args.cache.clone()),
         codecs: unique(&args.codec),
         policies: unique(&args.policy),
+        index_memory: args.index_memory,
         contents: args.data.as_deref().map(contents).transpose()?,
         origin: args.origin_device,
         ssd: args.ssd,
@@ -196,6 +204,18 @@ fn show(bar: &ProgressBar, progress: Progress) {
         bar.set_length(total);
     }
     bar.set_position(done);
+}
+
+/// Bytes, or as many as a cache of another size has.
+fn index_memory(text: &str) -> Result<IndexMemory, String> {
+    let bytes = |text: &str| size::parse(text).map_err(|error| error.to_string());
+    match text.split_once(':') {
+        None => bytes(text).map(IndexMemory::Bytes),
+        Some((memory, cache)) => match (bytes(memory)?, bytes(cache)?) {
+            (_, 0) => Err("expected a cache of more than 0 bytes behind ':'".to_owned()),
+            (memory, cache) => Ok(IndexMemory::Share { memory, cache }),
+        },
+    }
 }
 
 /// A preset, or latency and both rates.
@@ -302,6 +322,14 @@ mod tests {
             ["", "7", "-1d", "NaNd", "0s"]
                 .iter()
                 .all(|wrong| duration(wrong).is_err())
+        );
+        assert_eq!(index_memory("1M"), Ok(IndexMemory::Bytes(1 << 20)));
+        let share = index_memory("64M:500G").expect("a share");
+        assert_eq!(share.bytes(1 << 30), (64 << 20) / 500);
+        assert!(
+            ["", ":", "64M:0", "64M:", "x:500G"]
+                .iter()
+                .all(|wrong| index_memory(wrong).is_err())
         );
         assert_eq!((sample("8"), sample("1/8")), (Ok(8), Ok(8)));
         assert!(

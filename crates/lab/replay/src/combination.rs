@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use flaz_codec::CodecChoice;
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
+use flaz_engine::index::PAGE_BYTES;
+use flaz_engine::index_memory::bound;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::units::BLOCK_BYTES;
 
@@ -12,12 +14,39 @@ use crate::curve::{MODEL_ERROR, ratio};
 use crate::engine::{CACHE_BYTES_MIN, EngineError, GROUPS, Outcome, Restriction, Setup, replay};
 use crate::latency::Latencies;
 use crate::model::{Model, access_time};
-use crate::report::{LatencyReport, Ratio, ResultReport};
+use crate::report::{IndexReport, LatencyReport, Ratio, ResultReport};
 use crate::sample::Sample;
 
 /// Seconds of a day and of a year.
 const DAY_S: f64 = 86_400.0;
 const YEAR_DAYS: f64 = 365.25;
+
+/// Memory for the index and all else that grows with the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexMemory {
+    /// So many bytes.
+    Bytes(u64),
+    /// As many for each cache as `memory` bytes for a cache of `cache` bytes.
+    Share {
+        /// Bytes of memory.
+        memory: u64,
+        /// Bytes of the cache device, more than 0.
+        cache: u64,
+    },
+}
+
+impl IndexMemory {
+    /// Bytes for a cache of that size.
+    #[must_use]
+    pub fn bytes(self, cache_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Share { memory, cache } => {
+                (u128::from(cache_bytes) * u128::from(memory) / u128::from(cache)) as u64
+            }
+        }
+    }
+}
 
 /// Size, codec and policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +64,8 @@ pub struct Combination {
 pub struct Conditions {
     /// Contents of the blocks.
     pub contents: Contents,
+    /// Memory for the index; `None`: the index is a table.
+    pub index_memory: Option<IndexMemory>,
     /// Performance of the origin.
     pub origin: Model,
     /// Performance of the cache device.
@@ -74,22 +105,46 @@ pub enum CombinationError {
     Engine(#[from] EngineError),
 }
 
-/// Bytes for blocks of a cache device of that size.
+/// The parts of a cache device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes for blocks.
+    pub capacity_bytes: u64,
+    /// The bound of the index; `None`: the index is a table, because none was chosen, or because the table takes less.
+    pub index_memory: Option<u64>,
+}
+
+/// The parts of a cache device of that size.
 ///
 /// # Errors
-/// The device is too small for a cache.
-pub fn capacity_bytes(cache_bytes: u64, footprint_bytes: u64) -> Result<u64, CombinationError> {
-    let plan = Geometry::plan(
-        cache_bytes,
-        512,
-        footprint_bytes.max(1 << 20),
-        GeometryOptions::default(),
-    );
-    let plan = plan.map_err(|error| CombinationError::Size {
-        cache_bytes,
-        reason: error.to_string(),
-    })?;
-    Ok(plan.end() - plan.data_offset())
+/// The device is too small for a cache, or the memory for its index.
+pub fn space(
+    cache_bytes: u64,
+    footprint_bytes: u64,
+    index_memory: Option<IndexMemory>,
+) -> Result<Space, CombinationError> {
+    let refused = |reason: String| CombinationError::Size { cache_bytes, reason };
+    let plan = |index_memory: Option<u64>| {
+        let wish = GeometryOptions {
+            index_memory,
+            // A replay has one shard.
+            threads: index_memory.map(|_| 1),
+            ..GeometryOptions::default()
+        };
+        let plan = Geometry::plan(cache_bytes, 512, footprint_bytes.max(1 << 20), wish);
+        plan.map_err(|error| refused(error.to_string()))
+    };
+    let index_memory = match index_memory.map(|memory| memory.bytes(cache_bytes)) {
+        Some(bytes) => {
+            bound(&plan(Some(bytes))?, Some(bytes), 0).map_err(|error| refused(error.to_string()))?
+        }
+        None => None,
+    };
+    let plan = plan(index_memory)?;
+    Ok(Space {
+        capacity_bytes: plan.end() - plan.data_offset(),
+        index_memory,
+    })
 }
 
 /// Replays the sample with a combination; calls `progress` with the number of accesses once in a while.
@@ -102,7 +157,9 @@ pub fn run(
     conditions: &Conditions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ResultReport, CombinationError> {
-    let capacity = capacity_bytes(combination.cache_bytes, sample.footprint_bytes())?;
+    let memory = conditions.index_memory;
+    let space = space(combination.cache_bytes, sample.footprint_bytes(), memory)?;
+    let capacity = space.capacity_bytes;
     let scaled = capacity / sample.one_in() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
     if scaled < CACHE_BYTES_MIN {
         return Err(CombinationError::Sample {
@@ -116,14 +173,12 @@ pub fn run(
     let setup = Setup {
         origin_blocks: sample.origin_blocks(),
         cache_bytes: scaled,
-        contents: Arc::new(move |block, out| {
-            let number = numbers.get(block as usize).copied().unwrap_or(block);
-            *out = *contents.of(number);
-        }),
+        contents: Arc::new(move |block, out| *out = *contents.of(numbers(block))),
         policy: combination.policy,
         codec: combination.codec,
         origin: conditions.origin,
         ssd: conditions.ssd,
+        index_memory: space.index_memory,
         restriction: Restriction::default(),
     };
     let outcome = replay(&setup, sample.iter(), progress)?;
@@ -177,7 +232,26 @@ fn figures(
         read: read_latency(sample, outcome, hit_ratio, &conditions.ssd),
         data_in_cache: outcome.stats.holdings.cached_blocks as f64 * BLOCK_BYTES as f64 / scaled as f64,
         curve: None,
+        index: index(outcome),
     }
+}
+
+/// The pages of an index in bounded memory.
+fn index(outcome: &Outcome) -> Option<IndexReport> {
+    let (stats, holdings) = (&outcome.stats, &outcome.stats.holdings);
+    (holdings.index_pages > 0).then(|| IndexReport {
+        bound_bytes: holdings.index_bound_bytes,
+        memory_bytes: holdings.index_bytes + holdings.other_memory_bytes,
+        pages: holdings.index_pages,
+        pages_in_memory: holdings.index_pages_in_memory,
+        bytes_per_block: (holdings.index_pages * PAGE_BYTES as u64) as f64
+            / holdings.cached_blocks.max(1) as f64,
+        reads: stats.counts.index_page_reads,
+        reads_per_lookup: stats.index_reads_per_lookup(),
+        reads_between: outcome.index_reads_between,
+        writes: stats.counts.index_page_writes,
+        written_share: stats.index_written_share(),
+    })
 }
 
 /// Of all reads of the trace: as for the hit ratio, what the sample lacks are hits.

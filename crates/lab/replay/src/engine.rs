@@ -1,7 +1,7 @@
 //! The engine on simulated disks: replays accesses through a cache, one after another.
 //!
-//! One shard, regions of about a 64th of the cache. A block admitted after a miss is stored before the next access, so that the order is
-//! that of the trace.
+//! One shard, regions of about a 64th of the cache, or of a 256th if the memory for the index is bounded, because the records of open
+//! regions are part of it. A block admitted after a miss is stored before the next access, so that the order is that of the trace.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub struct Setup {
     pub origin: Model,
     /// Performance of the cache device.
     pub ssd: Model,
+    /// Memory for the index and all else that grows with the cache; `None`: the index is a table.
+    pub index_memory: Option<u64>,
     /// What is stored less.
     pub restriction: Restriction,
 }
@@ -105,6 +107,8 @@ pub struct Group {
 pub struct Outcome {
     /// The engine's own counts.
     pub stats: StatsSnapshot,
+    /// Index pages that were read between two accesses: by admission and reclaim.
+    pub index_reads_between: u64,
     /// Operations of the origin.
     pub origin: Traffic,
     /// Reads, by part of the blocks.
@@ -145,7 +149,7 @@ pub fn replay(
     };
     let serving = Serving::default();
     let origin_len = setup.origin_blocks * BLOCK_BYTES as u64;
-    let wish = geometry(setup.cache_bytes);
+    let wish = geometry(setup.cache_bytes, setup.index_memory);
     // Metadata is not part of the capacity. It grows with the number of regions.
     let plan = Geometry::plan(setup.cache_bytes + (1 << 20), 512, origin_len, wish);
     let metadata = plan.map_err(|error| failed(error.to_string()))?.data_offset();
@@ -208,8 +212,9 @@ pub fn replay(
     })
 }
 
-fn geometry(cache_bytes: u64) -> GeometryOptions {
-    let parts = (cache_bytes / 64).max(1);
+fn geometry(cache_bytes: u64, index_memory: Option<u64>) -> GeometryOptions {
+    let regions = if index_memory.is_some() { 256 } else { 64 };
+    let parts = (cache_bytes / regions).max(1);
     let region_bytes =
         (1u64 << (63 - parts.leading_zeros())).clamp(*REGION_BYTES.start(), *REGION_BYTES.end());
     GeometryOptions {
@@ -217,7 +222,7 @@ fn geometry(cache_bytes: u64) -> GeometryOptions {
         region_bytes: Some(region_bytes),
         shard_count: Some(1),
         threads: None,
-        index_memory: None,
+        index_memory,
     }
 }
 
@@ -249,6 +254,7 @@ struct Replay<'a> {
     random: Random,
     /// Time of the accesses since the clock went on.
     behind: Duration,
+    index_reads_between: u64,
     groups: [Group; GROUPS],
     hits: Latencies,
     misses: Latencies,
@@ -270,6 +276,7 @@ impl<'a> Replay<'a> {
             volume,
             random: Random::new(5),
             behind: Duration::ZERO,
+            index_reads_between: 0,
             groups: [Group::default(); GROUPS],
             hits: Latencies::default(),
             misses: Latencies::default(),
@@ -279,6 +286,7 @@ impl<'a> Replay<'a> {
     fn outcome(self, stats: StatsSnapshot, origin: Traffic) -> Outcome {
         Outcome {
             stats,
+            index_reads_between: self.index_reads_between,
             origin,
             groups: self.groups,
             hits: self.hits,
@@ -308,7 +316,9 @@ impl<'a> Replay<'a> {
         self.serving.set(None);
         if stores {
             // Virtual time passes: admitted blocks are stored, and regions are reclaimed.
+            let before = self.shard.counts().index_page_reads;
             self.env.sleep(self.behind.max(STORED_AFTER)).await;
+            self.index_reads_between += self.shard.counts().index_page_reads - before;
             self.behind = Duration::ZERO;
         }
         Ok(())
@@ -316,27 +326,37 @@ impl<'a> Replay<'a> {
 
     /// Returns whether blocks may be stored.
     async fn read(&mut self, access: &Access, began: Nanos) -> Result<bool, String> {
-        let blocks = access.block..access.block + u64::from(access.blocks);
-        let cached = blocks
-            .filter(|block| self.shard.is_cached(BlockNumber(*block)))
-            .count() as u64;
-        let is_hit = cached == u64::from(access.blocks);
+        let (offset, len) = place(access);
+        let hits_before = self.shard.counts().hit_blocks;
+        let is_dropped = self.is_dropped(access);
+        let failed = match is_dropped {
+            true => self.shard.read(offset, len as usize, true).await.err(),
+            false => self.volume.read(offset, len as u32).await.err(),
+        };
+        if let Some(error) = failed {
+            return Err(error.to_string());
+        }
+        let cached = self.shard.counts().hit_blocks - hits_before;
         let group = &mut self.groups[usize::from(access.group) % GROUPS];
         group.reads += u64::from(access.blocks);
         group.hits += cached;
-        let (offset, len) = place(access);
-        let dropped = self.setup.restriction.dropped;
-        if !is_hit && dropped > 0.0 && self.random.unit() < dropped {
-            let read = self.shard.read(offset, len as usize, true).await;
-            read.map_err(|error| error.to_string())?;
+        if is_dropped {
             return Ok(false);
         }
-        let read = self.volume.read(offset, len as u32).await;
-        read.map_err(|error| error.to_string())?;
+        let is_hit = cached == u64::from(access.blocks);
         let latency = self.env.now().since(began);
         let of_its_kind = if is_hit { &mut self.hits } else { &mut self.misses };
         of_its_kind.add(latency, access.share);
         Ok(!is_hit)
+    }
+
+    /// Whether the blocks of a read, unless all are cached, are not offered to the policy.
+    fn is_dropped(&mut self, access: &Access) -> bool {
+        let dropped = self.setup.restriction.dropped;
+        let mut blocks = access.block..access.block + u64::from(access.blocks);
+        dropped > 0.0
+            && !blocks.all(|block| self.shard.is_cached(BlockNumber(block)))
+            && self.random.unit() < dropped
     }
 
     async fn write(&mut self, access: &Access) -> Result<bool, String> {

@@ -9,7 +9,7 @@ use flaz_page::table::table;
 use flaz_page::text::escape;
 
 use crate::report::{CurveReport, PointReport, ReplayReport};
-use crate::text::{HEADS, cells, facts, ratio};
+use crate::text::{HEADS, INDEX_HEADS, cells, facts, index_cells, ratio};
 
 const STYLE: &str = "\
 :root { --c0: #1f6feb; --c1: #c2410c; --c2: #15803d; --c3: #7e22ce; --c4: #a16207; --c5: #0f766e; }
@@ -62,6 +62,11 @@ pub fn page(report: &ReplayReport, version: &str) -> String {
         &HEADS,
         report.results.iter().map(|it| cells(it).to_vec()),
     ));
+    let index: Vec<_> = report.results.iter().filter_map(index_cells).collect();
+    if !index.is_empty() {
+        main.push_str("<h2>Index pages</h2>\n");
+        main.push_str(&table("", &INDEX_HEADS, index.into_iter().map(|it| it.to_vec())));
+    }
     main.push_str("<h2>What was replayed</h2>\n");
     let facts = facts(report).into_iter();
     main.push_str(&table(

@@ -156,8 +156,36 @@ pub struct ResultReport {
     pub read: LatencyReport,
     /// Uncompressed bytes of the blocks in the cache at the end, for each byte of the cache.
     pub data_in_cache: f64,
-    /// The hit ratio of the curve at this size; its difference from `hit_ratio` is the error of the curve.
+    /// The hit ratio of the curve at this size; its difference from `hit_ratio` is the error of the curve. The curve is that of an index
+    /// in a table.
     pub curve: Option<Ratio>,
+    /// The pages of the index at the end; null: the index is a table.
+    pub index: Option<IndexReport>,
+}
+
+/// The pages of an index in bounded memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct IndexReport {
+    /// Maximum memory of the index, ghosts and tables, in bytes.
+    pub bound_bytes: u64,
+    /// Memory that they take.
+    pub memory_bytes: u64,
+    /// Number of pages.
+    pub pages: u64,
+    /// Number of pages in memory.
+    pub pages_in_memory: u64,
+    /// Bytes of all pages for each cached block, with the free space in them.
+    pub bytes_per_block: f64,
+    /// Pages read from the cache device.
+    pub reads: u64,
+    /// The same for each block that is read or written.
+    pub reads_per_lookup: f64,
+    /// Pages read between two requests: by admission and reclaim.
+    pub reads_between: u64,
+    /// Pages written to the cache device.
+    pub writes: u64,
+    /// Their share of the bytes written to the cache device.
+    pub written_share: f64,
 }
 
 /// The hit ratio at all sizes.

@@ -3,9 +3,12 @@
 //! A hash of its number decides whether a *unit* of neighbouring blocks is in the sample, so all accesses to a unit are in it, or none
 //! (SHARDS, FAST 2015). When the sample has too many accesses or blocks, half of its units leave it. A short trace is in it completely.
 //!
+//! Its units have the order that they have on the device, with gaps of at most [`GAP_UNITS_MAX`], because neighbours share index pages.
+//!
 //! Invariant: after each request, the sample has at most [`Limits::accesses`] accesses and [`Limits::blocks`] blocks.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use flaz_engine::policy::block_key;
 use flaz_engine::units::BLOCK_BYTES;
@@ -17,6 +20,8 @@ use crate::engine::{Access, GROUPS};
 pub const UNIT_BLOCKS: u64 = 4;
 /// Bytes of a unit.
 pub const UNIT_BYTES: u64 = UNIT_BLOCKS * BLOCK_BYTES as u64;
+/// Most units that lie between two neighbours of the sample: 4 MiB.
+const GAP_UNITS_MAX: u64 = 256;
 /// Units of a device, as a power of two: a device has at most 1 EiB.
 const DEVICE_BITS: u32 = 46;
 /// The sample has at least one unit in 2^this.
@@ -31,6 +36,14 @@ pub struct Limits {
     pub accesses: usize,
     /// Blocks. A simulated cache has as many at most.
     pub blocks: u64,
+}
+
+impl Limits {
+    /// Of a trace that must not be sampled: 800 MB of memory, and minutes for each replay.
+    pub const WHOLE: Self = Self {
+        accesses: 64 << 20,
+        blocks: 16 << 20,
+    };
 }
 
 impl Default for Limits {
@@ -271,9 +284,24 @@ impl Sampler {
         while self.shift < SHIFT_MAX && self.stored_bytes(largest) > memory {
             self.thin_out();
         }
+        let mut order: Vec<u32> = (0..self.units.len() as u32).collect();
+        order.sort_unstable_by_key(|number| self.units[*number as usize].id);
+        let (mut units, mut renumbered) = (Vec::<Placed>::new(), vec![0; order.len()]);
+        for (new, old) in (0..).zip(order) {
+            let id = self.units[old as usize].id;
+            let place = match units.last() {
+                Some(before) => before.place + (id - before.id).min(GAP_UNITS_MAX),
+                None => 0,
+            };
+            units.push(Placed { id, place });
+            renumbered[old as usize] = new;
+        }
+        for piece in &mut self.pieces {
+            piece.unit = renumbered[piece.unit as usize];
+        }
         Sample {
             shift: self.shift,
-            units: self.units.iter().map(|unit| unit.id).collect(),
+            units: units.into(),
             pieces: self.pieces,
             blocks: self.blocks,
             totals: self.totals,
@@ -281,11 +309,21 @@ impl Sampler {
     }
 }
 
+/// A unit of the origin that is replayed.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    /// Its number in the trace.
+    id: u64,
+    /// Its number on the origin.
+    place: u64,
+}
+
 /// A sample of a trace.
 #[derive(Debug)]
 pub struct Sample {
     shift: u32,
-    units: Vec<u64>,
+    /// Ascending, by either number.
+    units: Arc<[Placed]>,
     pieces: Vec<Piece>,
     blocks: u64,
     totals: Totals,
@@ -310,10 +348,11 @@ impl Sample {
         self.blocks
     }
 
-    /// Blocks of an origin that has the units one after another.
+    /// Blocks of an origin that has all units.
     #[must_use]
     pub fn origin_blocks(&self) -> u64 {
-        (self.units.len() as u64 * UNIT_BLOCKS).max(256)
+        let end = self.units.last().map_or(0, |unit| unit.place + 1);
+        (end * UNIT_BLOCKS).max(256)
     }
 
     /// What the trace contains.
@@ -328,12 +367,15 @@ impl Sample {
         (self.blocks << self.shift) * BLOCK_BYTES as u64
     }
 
-    /// For each block of the origin of [`Sample::origin_blocks`], its number in the trace.
-    #[must_use]
-    pub fn block_numbers(&self) -> Vec<u64> {
-        (self.units.iter())
-            .flat_map(|unit| unit * UNIT_BLOCKS..(unit + 1) * UNIT_BLOCKS)
-            .collect()
+    /// Finds the number in the trace of a block of that origin, or any number for a block that is not in the sample.
+    pub fn block_numbers(&self) -> impl Fn(u64) -> u64 + Send + Sync + use<> {
+        let units = Arc::clone(&self.units);
+        move |block| {
+            let place = block / UNIT_BLOCKS;
+            let at = units.partition_point(|unit| unit.place < place);
+            let id = units.get(at).map_or(place, |unit| unit.id);
+            id * UNIT_BLOCKS + block % UNIT_BLOCKS
+        }
     }
 
     /// Bytes that the simulated cache of a cache of `bytes` takes, at most.
@@ -346,11 +388,11 @@ impl Sample {
     pub fn iter(&self) -> impl Iterator<Item = Access> + '_ {
         self.pieces.iter().map(|piece| Access {
             op: piece.op,
-            block: u64::from(piece.unit) * UNIT_BLOCKS + u64::from(piece.first),
+            block: self.units[piece.unit as usize].place * UNIT_BLOCKS + u64::from(piece.first),
             blocks: u32::from(piece.blocks),
             share: f64::from(piece.blocks) / f64::from(piece.request_blocks.max(1)),
             follows: piece.follows,
-            group: group_of(self.units[piece.unit as usize]),
+            group: group_of(self.units[piece.unit as usize].id),
         })
     }
 }
@@ -409,6 +451,26 @@ mod tests {
             ]
         );
         assert_eq!(sample.totals().read_blocks + sample.totals().write_blocks, 4);
+    }
+
+    #[test]
+    fn units_keep_their_order_and_short_gaps() {
+        let mut sampler = Sampler::new(Limits::default(), 0);
+        let gap = GAP_UNITS_MAX * UNIT_BYTES;
+        for offset in [gap + (7 << 40), 7 << 40, UNIT_BYTES * 2, UNIT_BYTES] {
+            sampler.add(&request(Op::Read, offset + 4096, 4096));
+        }
+        let sample = sampler.finish(1 << 30, u64::MAX);
+        let blocks: Vec<u64> = sample.iter().map(|it| it.block).collect();
+        let behind = GAP_UNITS_MAX * UNIT_BLOCKS;
+        assert_eq!(blocks, [5 + 2 * behind, 5 + behind, 5, 1]);
+        assert_eq!(sample.origin_blocks(), 8 + 2 * behind);
+        let number = sample.block_numbers();
+        assert_eq!(number(1), UNIT_BLOCKS + 1);
+        assert_eq!(number(5 + behind), (7 << 28) + 1);
+        // Not in the sample.
+        number(100);
+        number(u64::MAX);
     }
 
     /// A sample becomes smaller until its largest cache fits in memory; a cache that never fills counts as what is stored.

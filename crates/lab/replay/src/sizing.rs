@@ -11,7 +11,7 @@ use flaz_engine::policy::PolicyKind;
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_trace::{TraceError, TraceReader};
 
-use crate::combination::{Combination, CombinationError, Conditions, capacity_bytes, run, without_cache};
+use crate::combination::{Combination, CombinationError, Conditions, IndexMemory, run, space, without_cache};
 use crate::contents::Contents;
 use crate::curve::{Curve, at};
 use crate::model::{Model, Seek};
@@ -26,6 +26,8 @@ pub const COMBINATIONS_MAX: usize = 256;
 /// Bytes of all simulated cache devices at a time, at most: nearly all memory of a replay. The sample is as small, and so few
 /// combinations are replayed at a time.
 pub const SIMULATED_BYTES_MAX: u64 = 1 << 30;
+/// The same for a trace that must not be sampled.
+pub const WHOLE_BYTES_MAX: u64 = 8 << 30;
 /// A cache is recommended if its mean latency is at most so many times that of the fastest.
 const NEARLY: f64 = 1.1;
 /// The curve begins at this share of the footprint, or at half of the smallest cache.
@@ -46,6 +48,8 @@ pub struct Options {
     pub codecs: Vec<CodecChoice>,
     /// Policies.
     pub policies: Vec<PolicyKind>,
+    /// Memory for the index; `None`: the index is a table. With one, the trace must not be sampled.
+    pub index_memory: Option<IndexMemory>,
     /// Contents; `None`: the built-in distribution.
     pub contents: Option<Contents>,
     /// Performance of the origin.
@@ -82,6 +86,16 @@ pub enum SizingError {
         /// The sample.
         one_in: u64,
     },
+    /// The index has a bound, and the trace is sampled.
+    #[error(
+        "{}: the memory for the index can be limited only if the whole trace is replayed, because neighbouring blocks share index pages: \
+         expected at most {} accesses, {} blocks, and caches of {WHOLE_BYTES_MAX} bytes, found more: replay a part of the trace or a \
+         smaller cache (--cache)", path.display(), Limits::WHOLE.accesses, Limits::WHOLE.blocks
+    )]
+    NotWhole {
+        /// The trace.
+        path: PathBuf,
+    },
     /// A combination cannot be replayed.
     #[error(transparent)]
     Combination(#[from] CombinationError),
@@ -116,8 +130,14 @@ pub fn size(options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
             one_in: sample.one_in(),
         });
     }
+    if options.index_memory.is_some() && sample.one_in() > 1 {
+        return Err(SizingError::NotWhole {
+            path: options.trace.clone(),
+        });
+    }
     let conditions = Conditions {
         contents: contents.clone(),
+        index_memory: options.index_memory,
         origin: options.origin,
         ssd: options.ssd,
         endurance_bytes: options.endurance_bytes,
@@ -125,7 +145,11 @@ pub fn size(options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     };
     let combinations = combinations(options);
     for combination in &combinations {
-        capacity_bytes(combination.cache_bytes, sample.footprint_bytes())?;
+        space(
+            combination.cache_bytes,
+            sample.footprint_bytes(),
+            options.index_memory,
+        )?;
     }
     let mut results = replay_all(&sample, &combinations, &conditions, options.threads, progress)?;
     let curves = report_curves(&sample, &curves, &mut results);
@@ -178,7 +202,11 @@ fn read(
     contents: &Contents,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<(Sample, Vec<Curve>), SizingError> {
-    let mut sampler = Sampler::new(Limits::default(), options.sample_shift.unwrap_or(0));
+    let (limits, memory) = match options.index_memory {
+        Some(_) => (Limits::WHOLE, WHOLE_BYTES_MAX),
+        None => (Limits::default(), SIMULATED_BYTES_MAX),
+    };
+    let mut sampler = Sampler::new(limits, options.sample_shift.unwrap_or(0));
     let count = options.codecs.len() * options.policies.len();
     let mut curves: Vec<Curve> = (options.codecs.iter())
         .flat_map(|codec| {
@@ -202,7 +230,7 @@ fn read(
         }
     }
     let largest = options.caches.iter().copied().max().unwrap_or(0);
-    Ok((sampler.finish(largest, SIMULATED_BYTES_MAX), curves))
+    Ok((sampler.finish(largest, memory), curves))
 }
 
 fn combinations(options: &Options) -> Vec<Combination> {

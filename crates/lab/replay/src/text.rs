@@ -7,7 +7,9 @@ use flaz_control::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros};
 
 use flaz_page::text::wrapped;
 
-use crate::report::{CurveReport, DeviceReport, LatencyReport, Ratio, ReplayReport, ResultReport};
+use crate::report::{
+    CurveReport, DeviceReport, IndexReport, LatencyReport, Ratio, ReplayReport, ResultReport,
+};
 
 /// Lines of a curve, and columns of a whole bar.
 const CURVE_LINES_MAX: usize = 24;
@@ -28,7 +30,12 @@ pub fn page(report: &ReplayReport, colour: bool) -> String {
     for line in &report.trace.skipped {
         let _ = writeln!(page, "{:<13} {line}", "");
     }
-    results(&mut page, report);
+    let rows: Vec<_> = report.results.iter().map(cells).collect();
+    table(&mut page, HEADS, &rows);
+    let rows: Vec<_> = report.results.iter().filter_map(index_cells).collect();
+    if !rows.is_empty() {
+        table(&mut page, INDEX_HEADS, &rows);
+    }
     for it in &report.curves {
         curve(&mut page, it);
     }
@@ -168,6 +175,40 @@ pub(crate) fn cells(result: &ResultReport) -> [String; 10] {
     ]
 }
 
+/// Heads of the table of index pages.
+pub(crate) const INDEX_HEADS: [&str; 9] = [
+    "Cache",
+    "Codec",
+    "Policy",
+    "Index memory",
+    "Pages",
+    "In memory",
+    "Bytes a block",
+    "Page reads a lookup",
+    "Pages in SSD writes",
+];
+
+/// The cells of a row; `None`: the index is a table.
+pub(crate) fn index_cells(result: &ResultReport) -> Option<[String; 9]> {
+    let index: &IndexReport = result.index.as_ref()?;
+    let between = index.reads_between as f64 / index.reads.max(1) as f64;
+    Some([
+        HumanBytes(result.cache_bytes).to_string(),
+        result.codec.clone(),
+        result.policy.clone(),
+        HumanBytes(index.bound_bytes).to_string(),
+        HumanCount(index.pages).to_string(),
+        HumanCount(index.pages_in_memory).to_string(),
+        format!("{:.1}", index.bytes_per_block),
+        format!(
+            "{:.3}, {:.0} % in background",
+            index.reads_per_lookup,
+            between * 100.0
+        ),
+        format!("{:.1} %", index.written_share * 100.0),
+    ])
+}
+
 /// The 99th percentile, or its interval if the sample leaves open whether it is a hit or a miss.
 fn p99(read: &LatencyReport) -> String {
     let (low, high) = (HumanMicros(read.p99_low_us), HumanMicros(read.p99_high_us));
@@ -186,13 +227,12 @@ pub(crate) fn ratio(ratio: Ratio) -> String {
     }
 }
 
-fn results(page: &mut String, report: &ReplayReport) {
-    let rows: Vec<[String; 10]> = report.results.iter().map(cells).collect();
+fn table<const COLUMNS: usize>(page: &mut String, heads: [&str; COLUMNS], rows: &[[String; COLUMNS]]) {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.max().unwrap_or(0).max(HEADS[column].len())
+        cells.max().unwrap_or(0).max(heads[column].len())
     };
-    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
+    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
     let mut line = |cells: &[&str]| {
         let mut text = String::new();
         for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
@@ -205,8 +245,8 @@ fn results(page: &mut String, report: &ReplayReport) {
         let _ = writeln!(page, "{}", text.trim_end());
     };
     line(&[]);
-    line(&HEADS);
-    for row in &rows {
+    line(&heads);
+    for row in rows {
         line(&row.iter().map(String::as_str).collect::<Vec<_>>());
     }
 }

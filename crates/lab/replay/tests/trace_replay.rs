@@ -7,6 +7,7 @@ use std::sync::Arc;
 use flaz_codec::CodecChoice;
 use flaz_engine::policy::PolicyKind;
 use flaz_page::well_formed::elements;
+use flaz_replay::combination::IndexMemory;
 use flaz_replay::engine::{Access, Restriction, Setup, replay};
 use flaz_replay::model::Model;
 use flaz_replay::report::ReplayReport;
@@ -35,6 +36,7 @@ fn options(trace: &Path, caches: &[u64]) -> Options {
         caches: caches.to_vec(),
         codecs: vec![CodecChoice::NONE],
         policies: vec![PolicyKind::S3Fifo],
+        index_memory: None,
         contents: None,
         origin: Model::HDD,
         ssd: Model::SSD,
@@ -278,6 +280,54 @@ fn compression_makes_a_cache_larger() {
 }
 
 #[test]
+fn an_index_in_bounded_memory_is_read_and_written() {
+    let scratch = Scratch::new();
+    let trace = scratch.trace(&skewed(60_000, 60_000));
+    let cache = 64 << 20;
+    let with = |index_memory| Options {
+        index_memory,
+        ..options(&trace, &[cache])
+    };
+    let bounded = run(&with(Some(IndexMemory::Bytes(96 << 10))));
+    let result = &bounded.results[0];
+    let index = result.index.expect("it is in pages");
+    assert_eq!(index.bound_bytes, 96 << 10);
+    assert!(index.memory_bytes < index.bound_bytes * 11 / 10, "{index:?}");
+    assert!(
+        8 < index.pages_in_memory && index.pages_in_memory < index.pages,
+        "{index:?}"
+    );
+    // Blocks that are scattered: about a page for each lookup that a page in memory does not answer.
+    assert!((0.1..1.5).contains(&index.reads_per_lookup), "{index:?}");
+    assert!(
+        0 < index.reads_between && index.reads_between < index.reads,
+        "{index:?}"
+    );
+    assert!((0.01..0.9).contains(&index.written_share), "{index:?}");
+    assert!((8.0..32.0).contains(&index.bytes_per_block), "{index:?}");
+    let text = text::page(&bounded, false);
+    assert!(text.contains("Page reads a lookup"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 140), "{text}");
+    let page = html::page(&bounded, "1.0");
+    elements(&page).expect("well-formed");
+    assert!(page.contains("Page reads a lookup"), "{page}");
+    // With memory for all pages, nothing is read. A table takes less than the largest bound.
+    let (large, table) = (run(&with(Some(IndexMemory::Bytes(512 << 10)))), run(&with(None)));
+    let (large, table) = (&large.results[0], &table.results[0]);
+    assert_eq!(large.index.expect("it is in pages").reads, 0);
+    assert!(
+        (large.hit_ratio.value - table.hit_ratio.value).abs() < 0.02,
+        "{large:?}, {table:?}"
+    );
+    assert!(
+        result.hit_ratio.value < table.hit_ratio.value + 0.02,
+        "{result:?}, {table:?}"
+    );
+    let share = IndexMemory::Share { memory: 1, cache: 8 };
+    assert_eq!(run(&with(Some(share))).results[0].index, None);
+}
+
+#[test]
 fn what_cannot_be_replayed_is_refused() {
     let scratch = Scratch::new();
     let refused = |options: &Options| size(options, &|_| ()).expect_err("refused").to_string();
@@ -303,6 +353,26 @@ fn what_cannot_be_replayed_is_refused() {
         error.contains("a sample of one block in 1024 has none of the trace's accesses"),
         "{error}"
     );
+    let bounded = Options {
+        index_memory: Some(IndexMemory::Bytes(16 << 10)),
+        ..options(&trace, &[64 << 20])
+    };
+    let error = refused(&bounded);
+    assert!(
+        error.contains("index memory: expected 36864 bytes or more for a cache of this size, found 16384"),
+        "{error}"
+    );
+    let mut lines = String::new();
+    for block in 0..64_u64 {
+        let _ = writeln!(lines, "0 r {} 16384", block * 16384);
+    }
+    let sampled = Options {
+        trace: scratch.trace(&lines),
+        sample_shift: Some(1),
+        ..bounded
+    };
+    let error = refused(&sampled);
+    assert!(error.contains("only if the whole trace is replayed"), "{error}");
 }
 
 /// Many combinations are replayed one after another: each must free the memory of its disks.
@@ -317,6 +387,7 @@ fn a_replay_frees_its_disks() {
         codec: CodecChoice::default(),
         origin: Model::HDD,
         ssd: Model::SSD,
+        index_memory: None,
         restriction: Restriction::default(),
     };
     let accesses = (0..1000).map(|block| Access {

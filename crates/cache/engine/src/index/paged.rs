@@ -39,7 +39,7 @@ use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
 
 /// Fewest pages in memory: those of a few operations at the same time.
-pub const FRAMES_MIN: usize = 64;
+pub const FRAMES_MIN: usize = 8;
 /// The last bytes of a page on the device: when it was checked.
 const STAMP_BYTES: usize = 8;
 /// A page has room for so many bytes in any case: a group.

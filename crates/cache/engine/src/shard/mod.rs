@@ -141,7 +141,7 @@ use crate::planted;
 use crate::policy::{Allowance, Ring, RingSizes};
 use crate::settings::{AfterCrash, Mode, Settings};
 use crate::shared_budget::SharedBudget;
-use crate::stats::{BudgetLevel, Holdings, QueueDepth, Stats, StatsSnapshot};
+use crate::stats::{BudgetLevel, Counts, Holdings, QueueDepth, Stats, StatsSnapshot};
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
 use crate::volume::STRIPE_BYTES;
 use crate::write_budget::WriteBudget;
@@ -393,6 +393,12 @@ impl<P: Platform> Shard<P> {
     /// are [another pool](flaz_device::buf::trim).
     pub fn trim_pools(&self) {
         self.codecs.trim();
+    }
+
+    /// The counters of the shard.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.stats.counters.counts()
     }
 
     /// All counts and holdings of the shard.

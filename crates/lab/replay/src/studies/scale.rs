@@ -138,6 +138,7 @@ fn replayed(path: &Path, caches: Vec<u64>, policy: PolicyKind, shift: u32) -> si
         caches,
         codecs: vec![CodecChoice::default()],
         policies: vec![policy],
+        index_memory: None,
         contents: None,
         origin: Model::HDD,
         ssd: Model::SSD,

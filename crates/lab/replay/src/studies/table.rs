@@ -295,6 +295,7 @@ pub(super) fn replay_with(
             ..instant
         },
         ssd: instant,
+        index_memory: None,
         restriction,
     };
     let accesses = references.iter().map(|block| Access {
