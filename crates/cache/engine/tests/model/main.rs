@@ -495,7 +495,9 @@ fn members_of_groups_change_alone() {
         return;
     }
     assert!(counts.grouped_blocks > 100, "{counts:?}");
-    assert!(counts.groups_divided > 5, "{counts:?}");
+    // With a paged index, reclaim looks at few of the groups.
+    let paged = std::env::var_os("FLAZ_INDEX_PAGED").is_some();
+    assert!(counts.groups_divided > if paged { 0 } else { 10 }, "{counts:?}");
 }
 
 #[test]
