@@ -206,7 +206,8 @@ impl<P: Platform> Shard<P> {
                 Sweep::begin(sweep.batch_blocks)
             };
         }
-        if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && !all.is_empty() {
+        let found_none = all.is_empty() && around.is_none();
+        if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && (found_none || !all.is_empty()) {
             if damaged {
                 let blocks = self.map.damaged_blocks();
                 let error = IoError::CacheFailed(format!("{blocks} dirty blocks cannot be read"));
@@ -214,7 +215,7 @@ impl<P: Platform> Shard<P> {
                     .note_failing(&self.env, &error, Failing::Reads, begun);
                 return Err(error);
             }
-            // All of them have been written again.
+            // All of them have been written again, or others have written them back.
             self.env.sleep(GIVE_WAY_STEP).await;
         }
         if outcome.is_ok() && !all.is_empty() {
