@@ -299,7 +299,7 @@ impl Leaf {
         self.bytes[stretch] = (at - stretch - 1) as u8;
     }
 
-    /// A stretch that has become shorter, or the one in its place, takes the next one if both are short.
+    /// A stretch that has become shorter, or the one in its place, takes the next one if both are short, and together no longer.
     fn join_stretches(&mut self, stretch: usize) {
         let mut low = Reader::new(self, stretch);
         let mut high = Reader::new(self, low.end);
@@ -307,9 +307,13 @@ impl Leaf {
             return;
         }
         while low.read().is_some() {}
+        let begin = low.end;
         let (block, entry) = high.read().expect("no stretch is empty");
         let mut with = Vec::with_capacity(CODE_MAX);
         low.context.write(block, entry, &mut with);
+        if with.len() > high.at() - begin {
+            return;
+        }
         let len = low.end - stretch - 1 + with.len() + high.end - high.at();
         self.splice(low.end..high.at(), &with);
         self.bytes[stretch] = len as u8;
@@ -330,14 +334,14 @@ impl Leaf {
             }
             entries.push(entry);
         }
-        let is_behind = entries.last().is_some_and(|(last, _)| aligned(block) > *last);
+        if entries.last().is_some_and(|(last, _)| aligned(block) > *last) {
+            // This page stays as it is: encoded anew, it may take more room.
+            return Self::new(aligned(block));
+        }
         let mut groups = entries[half..].iter().map(|(block, _)| aligned(*block));
-        let first = match is_behind {
-            true => aligned(block),
-            false => groups
-                .find(|group| *group > self.first)
-                .expect("a full page has more than one group"),
-        };
+        let first = groups
+            .find(|group| *group > self.first)
+            .expect("a full page has more than one group");
         let at = entries.partition_point(|(block, _)| *block < first);
         let upper = entries.split_off(at);
         *self = Self::of(self.first, entries.into_iter());
@@ -349,8 +353,12 @@ impl Leaf {
         next.len == 0 || self.used_bytes() + next.bytes.len() <= most
     }
 
-    /// Adds the entries of the next page.
+    /// Adds the entries of the next page, if it has some.
     pub(super) fn take(&mut self, next: &Self) {
+        if next.len == 0 {
+            return;
+        }
+        // Both together have room, also if they take more when they are encoded anew.
         *self = Self::of(self.first, self.entries().chain(next.entries()));
     }
 

@@ -775,7 +775,9 @@ impl PagedIndex {
         if let Some((saved, _)) = gone.saved {
             self.slots.give_back(saved.slot);
         }
-        self.change(low, |leaf| leaf.take(&gone.leaf));
+        if gone.leaf.len() > 0 {
+            self.change(low, |leaf| leaf.take(&gone.leaf));
+        }
         true
     }
 

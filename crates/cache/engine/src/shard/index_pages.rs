@@ -12,8 +12,9 @@ use crate::units::{BlockNumber, LocalBlock};
 /// The ghost of the policy may take one part in so many of the memory for the index. While the log is read, nothing is in the ghost, and
 /// index pages have that part: the changes of a pass take the rest.
 pub(super) const GHOST_SHARE: u64 = 4;
-/// Most pages that are checked for each region that is freed. Their reads are few in comparison with the writes of a region.
-const CHECKED_PAGES_MAX: u64 = 64;
+/// Most pages that are checked for each 16 MiB of a region that is freed: more than it can have left without valid entries, unless its
+/// blocks are short and in random order.
+const CHECKED_PAGES_MAX: u64 = 256;
 
 impl<P: Platform> Shard<P> {
     /// Waits until the index pages of blocks of one stripe are in memory: see [`BlockMap::load`](super::map::BlockMap::load). If pages
@@ -67,9 +68,8 @@ impl<P: Platform> Shard<P> {
     pub(super) async fn check_pages(self: &Rc<Self>) {
         let regions: u64 = Ring::ALL.map(|ring| self.log.regions_of(ring)).iter().sum();
         let pages = self.map.page_counts().0.div_ceil(regions.max(1));
-        let checked = self
-            .map
-            .check_pages(&self.cache, pages.min(CHECKED_PAGES_MAX) as usize);
+        let most = CHECKED_PAGES_MAX * self.id.layout.region_bytes.div_ceil(16 << 20);
+        let checked = self.map.check_pages(&self.cache, pages.min(most) as usize);
         if let Err(why) = checked.await {
             self.fence(&why);
         }

@@ -342,6 +342,7 @@ impl BlockMap {
     pub(super) fn mark_clean(&self, block: LocalBlock, ring: Ring, lsn: Lsn) {
         assert!(self.is_dirty(block), "a clean block is not cleaned");
         self.index.clean(block);
+        self.not_damaged(block);
         self.cleaned.borrow_mut().insert(block, (ring, lsn));
     }
 

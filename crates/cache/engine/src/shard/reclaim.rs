@@ -110,6 +110,10 @@ impl<P: Platform> Shard<P> {
         if evacuated {
             self.free_region(victim).await;
             self.log.hold_for_reclaim(false);
+            self.log.wake_room();
+            if !self.cache.is_fenced() && !self.is_stopping() {
+                self.check_pages().await;
+            }
             reclaim.freed(victim.ring);
         } else {
             self.log.put_back(victim);
@@ -117,9 +121,6 @@ impl<P: Platform> Shard<P> {
             reclaim.put_back(victim.ring);
         }
         self.log.wake_room();
-        if evacuated && !self.cache.is_fenced() {
-            self.check_pages().await;
-        }
         evacuated
     }
 
@@ -335,7 +336,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// The blocks of a record leave without a use, as far as the record is still their latest one. Those of which it is not are cached
-    /// elsewhere, or not any more; that the policy hears of them, too, does no harm.
+    /// elsewhere, or not any more; that the policy hears of them as well costs it some precision.
     fn note_unused(&self, ring: Ring, record: Record) {
         let allowance = self.allowance();
         for block in record.blocks().filter(|block| self.is_ours(*block)) {

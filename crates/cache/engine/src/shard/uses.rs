@@ -1,6 +1,6 @@
 //! Which reads count as uses of a cached block, for the decision of the policy when its region is reclaimed.
 //!
-//! A write always counts. A new version of a block goes to the end of its ring, so its location does not tell how long the block
+//! A write always counts, but not in main of a paged index. A new version of a block goes to the end of its ring, so its location does not tell how long the block
 //! has been cached.
 //!
 //! With a paged index, a read of a block in main counts only while its region is among the oldest quarter of the ring: bits for the uses

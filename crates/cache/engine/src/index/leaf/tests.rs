@@ -256,3 +256,47 @@ fn any_bytes_are_a_page_or_refused() {
     }
     assert!(accepted > 1000, "{accepted}");
 }
+
+/// Pages that are filled in order lose some entries before they are full: no change but an insertion takes room, not even one that encodes
+/// many entries anew.
+#[test]
+fn a_full_page_never_takes_more_than_it_has() {
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let mut leaf = Leaf::new(LocalBlock(0));
+        let (mut block, mut unit) = (0, 1 << random.below(30));
+        let most = PAGE_BYTES - random.index(40);
+        loop {
+            let bytes = 1000 + random.below(3000) as usize;
+            let next = Entry::fragment(Location(unit), bytes);
+            if leaf.insert(LocalBlock(block), next, most) == Err(Full) {
+                break;
+            }
+            unit += bytes.div_ceil(8) as u64;
+            block += 1 + random.below(20) / 19 * random.below(30);
+            if random.below(200) == 0 {
+                leaf.remove(LocalBlock(random.below(block)));
+            }
+            if random.below(300) == 0 {
+                let gone = random.below(100);
+                leaf.retain(|entry| entry.location().0 % 100 != gone);
+            }
+            assert!(leaf.used_bytes() <= most);
+        }
+        let mut upper = leaf.split(LocalBlock(block));
+        assert!(leaf.used_bytes() <= most && upper.used_bytes() <= most);
+        upper.remove(LocalBlock(block));
+        let full = leaf.used_bytes();
+        if upper.len() == 0 {
+            assert!(leaf.can_take(&upper, most / 2));
+            leaf.take(&upper);
+            assert_eq!(leaf.used_bytes(), full);
+        }
+        while leaf.len() > 1 {
+            let before = leaf.used_bytes();
+            let blocks: Vec<_> = leaf.entries().map(|(block, _)| block).collect();
+            leaf.remove(blocks[random.index(blocks.len())]);
+            assert!(leaf.used_bytes() <= before, "a removal takes no room");
+        }
+    }
+}

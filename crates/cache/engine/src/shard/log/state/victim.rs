@@ -101,7 +101,7 @@ impl State {
         self.reclaim.victim = Some(region);
     }
 
-    /// A region that could not be reclaimed is the oldest of its ring again. Its dropped blocks stay dropped, so its state
+    /// A region that could not be reclaimed is the oldest of its ring again. Blocks that it dropped stay dropped, so its state
     /// in the manifest stays *reclaiming*.
     pub(in crate::shard::log) fn put_back(&mut self, region: u32) {
         assert_eq!(self.reclaim.victim, Some(region), "it was being reclaimed");
