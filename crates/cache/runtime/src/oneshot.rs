@@ -150,7 +150,15 @@ impl<T: Send> OneReceiver<T> {
     ///
     /// # Errors
     /// The sender is gone, or no value arrived within `timeout`.
-    pub fn recv_blocking(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
+    pub fn recv_blocking(self, timeout: Duration) -> Result<T, RecvTimeoutError> {
+        self.wait_blocking(timeout)
+    }
+
+    /// The same; after a timeout, the value may be waited for again.
+    ///
+    /// # Errors
+    /// As [`OneReceiver::recv_blocking`].
+    pub fn wait_blocking(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
         let deadline = Instant::now() + timeout;
         let mut slot = self.inner.lock();
         loop {

@@ -272,7 +272,7 @@ fn wait_while_moving<T: Send>(
 ) -> Result<T, RecvTimeoutError> {
     let (mut last, mut still) = (position(), Duration::ZERO);
     loop {
-        match answer.recv_blocking(every) {
+        match answer.wait_blocking(every) {
             Err(RecvTimeoutError::Timeout(_)) => {}
             done => return done,
         }
