@@ -261,8 +261,8 @@ impl ShardSet for Threads {
     }
 }
 
-/// Waits for an answer as long as `position` moves: until it has not moved in about `stalled`. Looks at it at intervals of `every`, and
-/// tells `moved` where it is if it has moved.
+/// Waits for an answer while there is progress: until `position` has not changed for about `stalled`. Polls it at intervals of `every`, and
+/// calls `moved` with each new position.
 fn wait_while_moving<T: Send>(
     answer: &OneReceiver<T>,
     position: impl Fn() -> u64,

@@ -44,14 +44,6 @@ pub const FRAMES_MIN: usize = 8;
 const STAMP_BYTES: usize = 8;
 /// A page has room for so many bytes in any case: a group.
 const USED_BYTES_MIN: usize = 72;
-/// Pages that leave memory are written when they are so many, or one of [`BATCH_SHARE`] in memory.
-const BATCH_MAX: usize = 32;
-const BATCH_SHARE: usize = 16;
-/// The hand stops when so many pages as these batches have are written, or wait for it.
-const LEAVING_BATCHES: usize = 2;
-/// One part in so many of the memory for pages is kept free, so that loads do not wait for writes.
-const FREE_SHARE: usize = 64;
-
 /// The dimensions of a paged index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePlan {
@@ -65,7 +57,7 @@ pub struct PagePlan {
     pub frames_min: usize,
     /// Bytes of a page on the device.
     pub page_bytes: usize,
-    /// Most of these that are used.
+    /// Maximum number of them in use.
     pub used_bytes_max: usize,
     /// Bytes of the regions that entries are in.
     pub region_bytes: u64,
@@ -338,83 +330,6 @@ impl PagedIndex {
         found.map(|at| self.directory.first(at).max(from))
     }
 
-    /// Makes pages leave memory until there is room for those of a few loads. False: there is none for one, because changed pages must be
-    /// written before; if they cannot be written (not `can_write`), they stay, and unchanged ones leave.
-    pub fn make_room(&mut self, can_write: bool) -> bool {
-        // Pages stay in memory, because they could not be read again.
-        while !self.is_abandoned && self.frames_in_use() > self.plan.frames_min {
-            let tables = self.tables_bytes() as u64;
-            let most = self.plan.memory_bytes.saturating_sub(tables) as usize;
-            if self.leaf_bytes <= most - most / FREE_SHARE {
-                break;
-            }
-            if !self.evict_one(can_write) {
-                return self.leaf_bytes <= most;
-            }
-        }
-        true
-    }
-
-    /// Pages to write at a time.
-    fn batch(&self) -> usize {
-        (self.frames_in_use() / BATCH_SHARE).clamp(1, BATCH_MAX)
-    }
-
-    /// Evicts the next page that was not used since the hand passed it (CLOCK) and has not changed. Those that have changed leave later,
-    /// and the hand stops when they are many. An empty page is removed instead: from then on, its blocks belong to the preceding page.
-    fn evict_one(&mut self, can_write: bool) -> bool {
-        for _ in 0..2 * self.frames.len() {
-            let before = self.hand;
-            self.hand = (before + 1) % self.frames.len();
-            let hand = self.hand as u32;
-            let Some(frame) = &self.frames[self.hand] else {
-                continue;
-            };
-            if frame.is_writing {
-                continue;
-            }
-            if frame.stay == Stay::Used {
-                self.set_stay(hand, Stay::Unused);
-                continue;
-            }
-            self.check(hand);
-            let frame = self.frame(hand);
-            let is_changed = frame.is_changed() && !planted(PlantedBug::ChangedPageEvicted);
-            let (first, saved) = (frame.leaf.first(), frame.saved.map(|(saved, _)| saved));
-            let is_empty = frame.leaf.len() == 0 && first.0 > 0;
-            let at = self.directory.find(first);
-            assert_eq!(self.directory.place(at), Place::Frame(hand));
-            match saved {
-                _ if is_empty => {
-                    self.directory.remove(at);
-                    if let Some(saved) = saved {
-                        self.slots.give_back(saved.slot);
-                    }
-                }
-                Some(saved) if !is_changed => self.directory.set_place(at, Place::Away(saved)),
-                _ if !can_write => continue,
-                _ if self.leaving >= LEAVING_BATCHES * self.batch() => {
-                    self.hand = before;
-                    return false;
-                }
-                _ => {
-                    self.set_stay(hand, Stay::Leaving);
-                    continue;
-                }
-            }
-            self.vacate(hand);
-            return true;
-        }
-        false
-    }
-
-    fn set_stay(&mut self, number: u32, stay: Stay) {
-        let frame = self.frames[number as usize].as_mut().expect("it has a page");
-        let before = std::mem::replace(&mut frame.stay, stay);
-        self.leaving -= usize::from(before == Stay::Leaving);
-        self.leaving += usize::from(stay == Stay::Leaving);
-    }
-
     /// Whether a page must still be read: it is not in memory, was not written again, and pages are still used.
     #[must_use]
     pub fn is_wanted(&self, read: PageRead) -> bool {
@@ -451,87 +366,6 @@ impl PagedIndex {
         self.check(frame);
         self.merge(at);
         Ok(())
-    }
-
-    /// Whether so many changed pages leave memory that they should be written.
-    #[must_use]
-    pub fn wants_writes(&self) -> bool {
-        self.leaving >= self.batch()
-    }
-
-    /// Pages to write, `most` at most: changed ones that leave memory, in the order of their slots. Each must be ended with
-    /// [`Self::end_write`].
-    pub fn begin_writes(&mut self, most: usize) -> Vec<PageWrite> {
-        let mut writes = Vec::new();
-        let count = self.frames.len();
-        let hand = self.hand;
-        for number in (1..=count).map(|n| (hand + n) % count) {
-            if writes.len() == most {
-                break;
-            }
-            let is_wanted = |frame: &Frame| !frame.is_writing && frame.stay == Stay::Leaving;
-            if !self.frames[number].as_ref().is_some_and(is_wanted) {
-                continue;
-            }
-            self.check(number as u32);
-            let frame = self.frames[number].as_mut().expect("it has a page");
-            let own = || frame.saved.take().map(|(saved, _)| saved.slot);
-            let Some(slot) = self.slots.take().or_else(own) else {
-                // It stays, and others can leave.
-                self.set_stay(number as u32, Stay::Unused);
-                continue;
-            };
-            frame.is_writing = true;
-            let leaf_bytes = self.plan.page_bytes - STAMP_BYTES;
-            let mut bytes = frame.leaf.to_bytes(self.plan.mark, leaf_bytes);
-            bytes.extend(frame.checked.to_le_bytes());
-            let (checksum, dirty) = (crc32c::crc32c(&bytes), frame.leaf.any_dirty());
-            writes.push(PageWrite {
-                frame: number as u32,
-                id: frame.id,
-                version: frame.version,
-                saved: Saved {
-                    slot,
-                    checksum,
-                    dirty,
-                },
-                bytes,
-            });
-        }
-        writes.sort_unstable_by_key(PageWrite::slot);
-        writes
-    }
-
-    /// A write has ended.
-    pub fn end_write(&mut self, write: &PageWrite, succeeded: bool) {
-        let mut leaves = false;
-        let frame = self.frames[write.frame as usize].as_mut();
-        let free = match frame.filter(|frame| frame.id == write.id) {
-            Some(frame) => {
-                frame.is_writing = false;
-                match succeeded {
-                    true => {
-                        let old = frame.saved.replace((write.saved, write.version));
-                        leaves = frame.stay == Stay::Leaving && !frame.is_changed() && !self.is_abandoned;
-                        match planted(PlantedBug::SlotFreedEarly) {
-                            true => Some(write.saved),
-                            false => old.map(|(old, _)| old),
-                        }
-                    }
-                    false => None,
-                }
-            }
-            // The page is part of another one by now.
-            None => succeeded.then_some(write.saved),
-        };
-        if let Some(free) = free {
-            self.slots.give_back(free.slot);
-        }
-        if leaves {
-            let gone = self.vacate(write.frame);
-            let at = self.directory.find(gone.leaf.first());
-            self.directory.set_place(at, Place::Away(write.saved));
-        }
     }
 
     fn add_frame(&mut self, leaf: Leaf, saved: Option<Saved>, checked: u64) -> u32 {
@@ -802,6 +636,8 @@ fn loses_dirty_blocks() -> bool {
         || planted(PlantedBug::ReclaimedBeforeClean)
         || planted(PlantedBug::UnreadCountsAsClean)
 }
+
+mod leaving;
 
 #[cfg(test)]
 mod tests;
