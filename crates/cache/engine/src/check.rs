@@ -12,11 +12,11 @@ use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::manifest::{ManifestEntry, RegionUse, entries_checksum};
 use crate::format::summary::SummaryExtent;
 use crate::format::superblock::{State, Superblock};
-use crate::index::Entry;
+use crate::index::{Entry, Index, PageImage};
 use crate::policy::Ring;
 use crate::shard::{
-    Found, Guess, ImageContents, IntentReader, ManifestPlace, RegionPlace, read_image, read_manifest,
-    read_region, read_state, unpack_fragment,
+    Found, Guess, ImageContents, ImageError, IndexKind, IntentReader, ManifestPlace, RegionPlace, Regions,
+    count_entry, empty_index, read_image, read_manifest, read_region, read_state, unpack_fragment,
 };
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence, UNIT_BYTES};
 
@@ -112,6 +112,15 @@ pub enum Object {
         /// Number of entries.
         count: u64,
     },
+}
+
+/// The index that a clean stop has left of a shard.
+struct FoundIndex {
+    index: Index,
+    /// Invalid entries that were left out.
+    refused: usize,
+    /// Offset and length, and what is wrong.
+    damaged_pages: Vec<(u64, u64, String)>,
 }
 
 /// The result of checking one structure.
@@ -257,20 +266,18 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         let Some(manifest) = self.manifest(shard).await else {
             return Ok(());
         };
-        let contents = self.image(shard, &manifest).await;
+        let index = self.index(shard, &manifest).await;
         let (mut named, guess) = (0, Guess::default());
         for (number, entry) in (0..).zip(&manifest) {
             if matches!(entry.state, RegionUse::Free | RegionUse::Recovering) {
                 self.done += geometry.region_bytes;
                 continue;
             }
-            named += self
-                .region(shard, number, entry, contents.as_ref(), &guess)
-                .await?;
+            named += self.region(shard, number, entry, index.as_ref(), &guess).await?;
         }
-        if let Some(contents) = &contents {
+        if let Some(index) = &index {
             let (offset, len) = (geometry.region_offset(shard, 0), geometry.shard_len());
-            let missing = contents.index.len() as u64 - named.min(contents.index.len() as u64);
+            let missing = index.len() as u64 - named.min(index.len() as u64);
             let object = Object::Entries { shard, count: named };
             self.tell(Finding {
                 count: named,
@@ -336,54 +343,97 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         }
     }
 
-    async fn image(&mut self, shard: u32, manifest: &[ManifestEntry]) -> Option<ImageContents> {
+    /// Checks the index that a clean stop has left of a shard, and returns it.
+    async fn index(&mut self, shard: u32, manifest: &[ManifestEntry]) -> Option<Index> {
         if self.superblock.state != State::Clean {
             return None;
         }
         let geometry = &self.superblock.geometry;
-        let offset = geometry.shard_state_offset(shard);
-        let read = async {
-            let epoch = self.superblock.epoch;
-            let state = read_state(self.cache, geometry, shard, self.superblock.cache_id(), epoch).await?;
-            let found = entries_checksum(manifest.iter().copied());
-            let may_be_paged = geometry.index_bytes > 0;
-            if may_be_paged && found != state.manifest_checksum {
-                let expected = state.manifest_checksum;
-                let what = format!("the manifest has checksum {found:#010x}, expected {expected:#010x}");
-                return Err(crate::shard::ImageError::Contradiction { shard, what });
-            }
-            if may_be_paged && state.image_bytes == 0 {
-                return Ok(None);
-            }
-            let image = read_image(self.cache, geometry, &state).await?;
-            let contents = ImageContents::parse(&image, geometry, &state, manifest);
-            contents
-                .map(Some)
-                .map_err(|what| crate::shard::ImageError::Contents { shard, what })
-        };
-        match read.await {
-            Ok(None) => None,
-            Ok(Some(contents)) => {
-                let entries = contents.index.len() as u64;
-                self.tell(Finding::good(
-                    "index-image",
-                    offset,
-                    PAGE_BYTES as u64,
-                    Object::Index { shard, entries },
-                ));
-                if contents.refused > 0 {
-                    let message = format!("{} index entries of shard {shard} are invalid", contents.refused);
-                    let bad = Finding::bad("index-entry", offset, PAGE_BYTES as u64, message);
-                    self.tell(Finding {
-                        count: contents.refused as u64,
-                        ..bad
-                    });
-                }
-                Some(contents)
-            }
+        let (offset, len) = (geometry.shard_state_offset(shard), PAGE_BYTES as u64);
+        let found = match self.read_index(shard, manifest).await {
+            Ok(found) => found?,
             Err(error) => {
-                self.tell(Finding::bad("index-image", offset, PAGE_BYTES as u64, error));
-                None
+                self.tell(Finding::bad("index-image", offset, len, error));
+                return None;
+            }
+        };
+        let entries = found.index.len() as u64;
+        let object = Object::Index { shard, entries };
+        self.tell(Finding::good("index-image", offset, len, object));
+        let is_whole = found.damaged_pages.is_empty();
+        for (offset, len, what) in found.damaged_pages {
+            self.tell(Finding::bad("index-page", offset, len, what));
+        }
+        if found.refused > 0 {
+            let message = format!("{} index entries of shard {shard} are invalid", found.refused);
+            self.tell(Finding {
+                count: found.refused as u64,
+                ..Finding::bad("index-entry", offset, len, message)
+            });
+        }
+        is_whole.then_some(found.index)
+    }
+
+    async fn read_index(
+        &self,
+        shard: u32,
+        manifest: &[ManifestEntry],
+    ) -> Result<Option<FoundIndex>, ImageError> {
+        let (geometry, epoch) = (&self.superblock.geometry, self.superblock.epoch);
+        let state = read_state(self.cache, geometry, shard, self.superblock.cache_id(), epoch).await?;
+        let found = entries_checksum(manifest.iter().copied());
+        let may_be_paged = geometry.index_bytes > 0;
+        if may_be_paged && found != state.manifest_checksum {
+            let expected = state.manifest_checksum;
+            let what = format!("the manifest has checksum {found:#010x}, expected {expected:#010x}");
+            return Err(ImageError::Contradiction { shard, what });
+        }
+        if may_be_paged && state.image_bytes == 0 {
+            return Ok(None);
+        }
+        let damaged = |what| ImageError::Contents { shard, what };
+        let image = read_image(self.cache, geometry, &state).await?;
+        let mut contents = ImageContents::parse(&image, geometry, &state, manifest).map_err(damaged)?;
+        let mut found = FoundIndex {
+            index: empty_index(geometry),
+            refused: 0,
+            damaged_pages: Vec::new(),
+        };
+        match contents.kind {
+            IndexKind::Table => {
+                (found.index, found.refused) = contents.table(geometry, shard).map_err(damaged)?;
+            }
+            IndexKind::Pages => {
+                let pages = contents.pages(geometry).map_err(damaged)?;
+                self.read_pages(shard, &pages, &mut contents.regions, &mut found)
+                    .await;
+            }
+        }
+        Ok(Some(found))
+    }
+
+    async fn read_pages(&self, shard: u32, image: &PageImage, regions: &mut Regions, found: &mut FoundIndex) {
+        let (geometry, len) = (&self.superblock.geometry, image.page_bytes());
+        for page in image.pages() {
+            let offset = geometry.shard_index_offset(shard) + u64::from(page.slot) * len as u64;
+            let (bytes, read) = self.cache.read_at(offset, IoBuf::new(len)).await;
+            let entries = read
+                .map_err(|error| error.to_string())
+                .and_then(|()| image.entries(page, &bytes));
+            let entries = match entries {
+                Ok(entries) => entries,
+                Err(what) => {
+                    found.damaged_pages.push((offset, len as u64, what));
+                    continue;
+                }
+            };
+            for (block, entry) in entries {
+                match count_entry(regions, geometry, shard, block, entry) {
+                    true => {
+                        found.index.insert(block, entry);
+                    }
+                    false => found.refused += 1,
+                }
             }
         }
     }
@@ -394,7 +444,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         shard: u32,
         number: u32,
         entry: &ManifestEntry,
-        index: Option<&ImageContents>,
+        index: Option<&Index>,
         guess: &Guess,
     ) -> Result<u64, CacheError> {
         let geometry = self.superblock.geometry;
@@ -483,7 +533,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         extent: &[u8],
         (offset, header_bytes): (u64, usize),
         records: &[u64],
-        contents: Option<&ImageContents>,
+        index: Option<&Index>,
     ) -> u64 {
         let (geometry, shard) = (self.superblock.geometry, place.shard);
         let within = offset - place.device_offset();
@@ -513,10 +563,10 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let location = Location(extent_location.0 + range.start as u64 / UNIT_BYTES);
             let entry = Entry::of_record(record, extent_location, location);
             let is_live = |block: BlockNumber| {
-                let contents = contents?;
+                let index = index?;
                 let (owner, local) = block.in_shard(geometry.shard_count);
                 let ours = owner == shard && block.offset() < geometry.origin_len;
-                let now = if ours { contents.index.get(local) } else { None };
+                let now = if ours { index.get(local) } else { None };
                 Some(entry.is_some_and(|entry| now.is_some_and(|now| now.same_place(entry))))
             };
             let position = offset + range.start as u64;

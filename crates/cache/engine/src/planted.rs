@@ -37,6 +37,8 @@ pub enum PlantedBug {
     UnreadCountsAsClean,
     /// An index page leaves memory before its changes are written.
     ChangedPageEvicted,
+    /// A clean stop keeps an image of index pages before their changes are written.
+    ImageOfOldPages,
     /// A lookup finds an index entry whose region was freed since.
     RetiredEntryFound,
     /// An entry is added to an index page that has entries of regions that were freed since.

@@ -481,13 +481,14 @@ impl<P: Platform, S: ShardSet> Opening<'_, P, S> {
         Ok(opened)
     }
 
-    /// How to start without usable index images. Where there are none, and where blocks may be dirty, from the log, in a new epoch: shards that had
-    /// loaded their image and are dropped now may have written to the log in this one, and moved dirty blocks. If an image and the
+    /// How to start without usable index images. Where the log has the same contents, and where blocks may be dirty, from the log, in a new
+    /// epoch: shards that had loaded their image and are dropped now may have written to the log in this one, and moved dirty blocks. If an image and the
     /// manifest contradict each other, the log that the manifest describes may lack the newest versions, so the cache is not
     /// opened.
     async fn without_images(&mut self, error: ImageError) -> Result<Start, CacheError> {
         let is_absent = matches!(error, ImageError::Absent { .. });
-        if !self.superblock.dirty && !is_absent {
+        let log_has_all = is_absent || matches!(error, ImageError::Damaged { .. });
+        if !self.superblock.dirty && !log_has_all {
             return Ok(cold(&error));
         }
         if let ImageError::Contradiction { .. } = error {

@@ -96,6 +96,26 @@ impl Directory {
         }
     }
 
+    /// Of pages that ascend, the first with block 0.
+    pub(super) fn of(pages: impl Iterator<Item = (LocalBlock, Place)>) -> Self {
+        let (mut chunks, mut len) = (Vec::<Vec<Page>>::new(), 0);
+        for (first, place) in pages {
+            if len % CHUNK_PAGES_MAX == 0 {
+                chunks.push(Vec::new());
+            }
+            let chunk = chunks.last_mut().expect("one was added");
+            assert!(len > 0 || first.0 == 0, "the first page begins with block 0");
+            assert!(
+                chunk.last().is_none_or(|last| last.first() < first),
+                "pages ascend"
+            );
+            chunk.push(Page::new(first, place));
+            len += 1;
+        }
+        assert!(len > 0, "there is a page");
+        Self { chunks, len }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -247,6 +267,12 @@ mod tests {
             assert_eq!(directory.len(), model.len());
         }
         assert!(directory.chunks.iter().all(|chunk| !chunk.is_empty()));
+        let again = Directory::of(model.iter().map(|(first, place)| (LocalBlock(*first), *place)));
+        assert_eq!(again.len(), model.len());
+        for (first, place) in model {
+            let at = again.find(LocalBlock(first));
+            assert_eq!((again.first(at).0, again.place(at)), (first, place));
+        }
     }
 
     #[test]

@@ -78,6 +78,53 @@ impl HitBits {
         self.allocated -= usize::from(bits.is_some());
     }
 
+    /// Bytes that the image has for each region with bits.
+    pub(super) fn image_bytes_of(region_bytes: u64) -> usize {
+        8 + Self::new(region_bytes).words() * 8
+    }
+
+    pub(super) fn image_bytes(&self) -> usize {
+        self.allocated * (8 + self.words() * 8)
+    }
+
+    /// Number of regions with bits.
+    pub(super) fn regions_with_bits(&self) -> usize {
+        self.allocated
+    }
+
+    /// Appends the bits of each region that has some.
+    pub(super) fn write_image(&self, out: &mut Vec<u8>) {
+        for (number, bits) in self.regions.iter().enumerate() {
+            let Some(bits) = bits else { continue };
+            out.extend((number as u64).to_le_bytes());
+            out.extend(bits.iter().flat_map(|word| word.to_le_bytes()));
+        }
+    }
+
+    /// Takes over an image.
+    ///
+    /// # Errors
+    /// A region is not below `regions_max`, or is there twice.
+    pub(super) fn read_image(&mut self, image: &[u8], regions_max: u32) -> Result<(), String> {
+        for part in image.chunks_exact(Self::image_bytes_of(self.region_bytes)) {
+            let mut words = part.as_chunks::<8>().0.iter();
+            let number = words.next().map_or(0, |word| u64::from_le_bytes(*word));
+            if number >= u64::from(regions_max) {
+                return Err(format!("bits of region {number} of {regions_max}"));
+            }
+            let number = number as usize;
+            if number >= self.regions.len() {
+                self.regions.resize_with(number + 1, || None);
+            }
+            let bits = words.map(|word| u64::from_le_bytes(*word)).collect();
+            if self.regions[number].replace(bits).is_some() {
+                return Err(format!("bits of region {number} twice"));
+            }
+            self.allocated += 1;
+        }
+        Ok(())
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         let table = self.regions.capacity() * size_of::<Option<Box<[u64]>>>();
         table + self.allocated * self.words() * size_of::<u64>()

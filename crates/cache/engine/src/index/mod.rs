@@ -20,7 +20,7 @@ mod slots;
 pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
 pub use leaf::PAGE_BYTES;
-pub use paged::{FRAMES_MIN, PagePlan, PageRead, PageWrite, PagedIndex};
+pub use paged::{FRAMES_MIN, ImagePage, PageImage, PagePlan, PageRead, PageWrite, PagedIndex};
 pub use pass::{CHANGES_MIN, Pass};
 
 use crate::format::geometry::RECORDS_PER_BLOCK_MAX;

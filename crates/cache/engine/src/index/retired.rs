@@ -80,6 +80,13 @@ impl Retired {
         &mut self.regions[region].left
     }
 
+    /// Whether the region of an entry can have one more: the fragments that it has together are not twice as large as it is.
+    pub(super) fn can_add(&self, entry: Entry) -> bool {
+        let region = self.regions.get(self.region_of(entry.location()));
+        let bytes = region.map_or(0, |region| u64::from(region.left.bytes)) + bytes_of(entry);
+        bytes <= (2 * self.region_bytes).min(u32::MAX.into())
+    }
+
     /// Counts an entry that was added. `counted`: its fragment already counts, for others.
     pub(super) fn add(&mut self, entry: Entry, counted: bool) {
         let left = self.left_mut(entry);
@@ -116,6 +123,41 @@ impl Retired {
             region.retired_at = count;
             std::mem::take(&mut region.left)
         })
+    }
+
+    /// Number of regions that an image has.
+    pub(super) fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Appends the numbers of retirements.
+    pub(super) fn write_image(&self, out: &mut Vec<u8>) {
+        for region in &self.regions {
+            out.extend(region.retired_at.to_le_bytes());
+        }
+    }
+
+    /// From the number of retirements, and that of the last one of each region. No entry is counted.
+    ///
+    /// # Errors
+    /// They contradict each other; how, in words.
+    pub(super) fn read_image(
+        region_bytes: u64,
+        count: u64,
+        numbers: impl Iterator<Item = u64>,
+    ) -> Result<Self, String> {
+        let mut this = Self::new(region_bytes);
+        this.count = count;
+        for retired_at in numbers {
+            if retired_at > count {
+                return Err(format!("retirement {retired_at} of {count}"));
+            }
+            this.regions.push(Region {
+                retired_at,
+                left: Left::default(),
+            });
+        }
+        Ok(this)
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

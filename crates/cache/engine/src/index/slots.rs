@@ -43,6 +43,18 @@ impl Slots {
         Some(word as u32 * 64 + bit)
     }
 
+    /// Takes this slot; false if it is in use, or there is none.
+    pub(super) fn claim(&mut self, slot: u32) -> bool {
+        let bit = 1 << (slot % 64);
+        let word = self.words.get_mut(slot as usize / 64);
+        let Some(word) = word.filter(|word| **word & bit == 0) else {
+            return false;
+        };
+        *word |= bit;
+        self.in_use += 1;
+        true
+    }
+
     pub(super) fn give_back(&mut self, slot: u32) {
         assert!(slot < self.count, "slot {slot} of {}", self.count);
         let (word, bit) = (&mut self.words[slot as usize / 64], 1 << (slot % 64));
@@ -76,6 +88,16 @@ mod tests {
             slots.give_back(count / 2);
             assert_eq!((slots.in_use(), slots.take()), (count - 1, Some(count / 2)));
         }
+    }
+
+    #[test]
+    fn a_slot_is_claimed_once() {
+        let mut slots = Slots::new(70);
+        assert!(slots.claim(69) && !slots.claim(69) && !slots.claim(70) && !slots.claim(1000));
+        let taken: Vec<u32> = std::iter::from_fn(|| slots.take()).collect();
+        assert_eq!(taken, (0..69).collect::<Vec<_>>());
+        slots.give_back(7);
+        assert!(slots.claim(7) && slots.take().is_none());
     }
 
     #[test]

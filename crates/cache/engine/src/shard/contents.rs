@@ -1,9 +1,9 @@
 //! Reading an index image: each part is checked against the geometry, the manifest and the other parts.
 //!
 //! ```text
-//! header (32 B): magic u64, index bytes u64, open regions u32, reserved (12 B)
+//! header (32 B): magic u64, index bytes u64, open regions u32, kind of the index u32, reserved (8 B)
 //! open regions:  number u32, extents u32, records u32, reserved u32; extents (24 B each); records (8 B each)
-//! index:         see Index::write_image
+//! index:         kind 0, a table: see Index::write_image; kind 1, in pages: see PageImage
 //! ```
 
 use flaz_device::{Device, IoBuf};
@@ -17,8 +17,8 @@ use crate::format::layout::Layout;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::shard_state::ShardState;
 use crate::format::summary::{SummaryExtent, check_extents, summary_bytes};
-use crate::index::{Entry, Index, Place};
-use crate::units::{BLOCK_BYTES, Epoch, Sequence, UNIT_BYTES};
+use crate::index::{Entry, Index, PageImage, Place};
+use crate::units::{BLOCK_BYTES, Epoch, LocalBlock, Sequence, UNIT_BYTES};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"FLZIMAGE");
 pub(super) const HEADER_BYTES: usize = 32;
@@ -33,14 +33,20 @@ pub(crate) struct OpenRegionImage {
     pub(crate) records: Vec<u64>,
 }
 
-/// The contents of an image.
+/// How the index of an image is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IndexKind {
+    Table = 0,
+    Pages = 1,
+}
+
+/// The contents of an image. The index is not counted in the regions.
 #[derive(Debug)]
-pub(crate) struct ImageContents {
+pub(crate) struct ImageContents<'a> {
     pub(crate) regions: Regions,
     pub(crate) open: Vec<OpenRegionImage>,
-    pub(crate) index: Index,
-    /// Invalid index entries that were left out.
-    pub(crate) refused: usize,
+    pub(crate) kind: IndexKind,
+    index: &'a [u8],
 }
 
 /// Reads the state page of a shard and checks it against the superblock.
@@ -94,16 +100,27 @@ pub(crate) async fn read_state<C: Device>(
 /// Most bytes that an image can have: every record that fits is of a group, all of them in the index, which is half empty, and two regions
 /// are open and full of the shortest extents.
 fn image_bytes_max(geometry: &Geometry) -> u64 {
-    let regions = u64::from(geometry.regions_per_shard);
-    let records = geometry.region_records_max() as u64;
-    let extents = geometry.region_bytes / u64::from(geometry.sector_bytes);
-    let open = 16 + extents * 24 + records * 8;
-    let blocks = regions * records * GROUP_BLOCKS_MAX as u64;
+    let blocks = u64::from(geometry.regions_per_shard)
+        * geometry.region_records_max() as u64
+        * GROUP_BLOCKS_MAX as u64;
     let index = empty_index(geometry).image_bytes() as u64 + blocks * 16;
-    HEADER_BYTES as u64 + 2 * open + index
+    open_bytes_max(geometry) + index.max(PageImage::bytes_max(geometry))
 }
 
-fn empty_index(geometry: &Layout) -> Index {
+/// The same for one of an index in pages.
+pub(super) fn page_image_bytes_max(geometry: &Geometry) -> u64 {
+    open_bytes_max(geometry) + PageImage::bytes_max(geometry)
+}
+
+/// Of these, those before the index.
+fn open_bytes_max(geometry: &Geometry) -> u64 {
+    let extents = geometry.region_bytes / u64::from(geometry.sector_bytes);
+    let open = 16 + extents * 24 + geometry.region_records_max() as u64 * 8;
+    HEADER_BYTES as u64 + 2 * open
+}
+
+/// The table of a shard without blocks.
+pub(crate) fn empty_index(geometry: &Layout) -> Index {
     Index::new(geometry.local_blocks(), geometry.blocks_planned())
 }
 
@@ -142,14 +159,14 @@ pub(crate) async fn read_image<C: Device>(
     Ok(image)
 }
 
-impl ImageContents {
+impl<'a> ImageContents<'a> {
     /// Parses the image that `state` describes.
     ///
     /// # Errors
     /// The defect, in words.
     pub(crate) fn parse(
-        image: &[u8],
-        geometry: &Geometry,
+        image: &'a [u8],
+        geometry: &Layout,
         state: &ShardState,
         manifest: &[ManifestEntry],
     ) -> Result<Self, String> {
@@ -158,33 +175,67 @@ impl ImageContents {
             return Err("no magic number".into());
         }
         let (index_bytes, open_count) = (input.u64()?, input.u32()?);
-        input.skip(HEADER_BYTES - 20)?;
+        let kind = match input.u32()? {
+            0 => IndexKind::Table,
+            1 => IndexKind::Pages,
+            other => return Err(format!("an index of kind {other}")),
+        };
+        input.skip(HEADER_BYTES - 24)?;
         let open = (0..open_count.min(3))
             .map(|_| input.open_region())
             .collect::<Result<Vec<_>, _>>()?;
         check_open(manifest, &open, geometry)?;
         check_numbers(manifest, &open, state.next_sequence)?;
-        let mut regions = regions_of(manifest, &open)?;
+        let regions = regions_of(manifest, &open)?;
         if input.0.len() as u64 != index_bytes {
             return Err(format!(
                 "{} bytes of index, expected {index_bytes}",
                 input.0.len()
             ));
         }
-        let mut index = empty_index(geometry);
-        let whole_blocks = geometry.origin_len / BLOCK_BYTES as u64;
-        let refused = index.read_image(input.0, |block, entry| {
-            let in_range = block.global(state.shard, geometry.shard_count).0 < whole_blocks;
-            let number = entry_region(&regions, entry, geometry).filter(|_| in_range);
-            number.map(|number| regions.count_live(number, 1)).is_some()
-        })?;
         Ok(Self {
             regions,
             open,
-            index,
-            refused,
+            kind,
+            index: input.0,
         })
     }
+
+    /// The table of a shard, whose entries are then counted in the regions, and the number of invalid ones that were left out.
+    ///
+    /// # Errors
+    /// The defect, in words.
+    pub(crate) fn table(&mut self, geometry: &Geometry, shard: u32) -> Result<(Index, usize), String> {
+        assert_eq!(self.kind, IndexKind::Table);
+        let (mut index, regions) = (empty_index(geometry), &mut self.regions);
+        let refused = index.read_image(self.index, |block, entry| {
+            count_entry(regions, geometry, shard, block, entry)
+        })?;
+        Ok((index, refused))
+    }
+
+    /// The pages, which are to be read and counted.
+    ///
+    /// # Errors
+    /// The defect, in words.
+    pub(crate) fn pages(&self, geometry: &Geometry) -> Result<PageImage, String> {
+        assert_eq!(self.kind, IndexKind::Pages);
+        PageImage::parse(self.index, geometry)
+    }
+}
+
+/// Counts an entry in its region; false if there is no such entry in a cache that lies in the used part of a region.
+pub(crate) fn count_entry(
+    regions: &mut Regions,
+    geometry: &Geometry,
+    shard: u32,
+    block: LocalBlock,
+    entry: Entry,
+) -> bool {
+    let whole_blocks = geometry.origin_len / BLOCK_BYTES as u64;
+    let in_range = block.global(shard, geometry.shard_count).0 < whole_blocks;
+    let number = entry_region(regions, entry, geometry).filter(|_| in_range);
+    number.map(|number| regions.count_live(number, 1)).is_some()
 }
 
 /// The open regions must be those of the manifest, one a ring. Their extents must be contiguous, reach the stable length,

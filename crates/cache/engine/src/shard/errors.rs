@@ -52,10 +52,20 @@ pub enum ImageError {
         what: String,
     },
     /// There is no usable image, because the index was or is in pages. The log has the same contents.
-    #[error("shard {shard} has no index image, because its index is in pages on the cache device")]
+    #[error("shard {shard} has no index image that fits: {what}")]
     Absent {
         /// The shard.
         shard: u32,
+        /// Why.
+        what: String,
+    },
+    /// The image of a cache with an area for index pages, or a page that it names, is damaged. The log has the same contents.
+    #[error("index of shard {shard}: {what}")]
+    Damaged {
+        /// The shard.
+        shard: u32,
+        /// What is wrong.
+        what: String,
     },
     /// The cache device failed earlier; nothing may be left that looks valid.
     #[error(

@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use flaz_device::{DeviceError, IoBuf};
 
-use super::contents::{CHUNK_BYTES, HEADER_BYTES, ImageContents, MAGIC, read_image, read_state};
+use super::contents::{
+    CHUNK_BYTES, HEADER_BYTES, ImageContents, IndexKind, MAGIC, page_image_bytes_max, read_image, read_state,
+};
 use super::errors::ImageError;
 use super::log::Copies;
 use super::tasks::Phase;
@@ -16,6 +18,7 @@ use crate::units::Epoch;
 
 /// Each sector of the manifest has so many copies, which are written in turn.
 const MANIFEST_COPIES: usize = 2;
+const FROM_TABLE: &str = "its index was a table, and is in pages now";
 /// Regions whose manifest entries are written at a time.
 const MANIFEST_REGIONS_MAX: usize = 1024;
 
@@ -163,7 +166,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// The image, after freeing as many regions as it needs. It cannot represent an unfinished reclaim or an unwritten
-    /// tombstone.
+    /// tombstone. Empty, if index pages cannot be written: then the next start reads the log.
     async fn fit_image(self: &Rc<Self>) -> Result<Vec<u8>, ImageError> {
         let before = self.map.len();
         loop {
@@ -187,6 +190,11 @@ impl<P: Platform> Shard<P> {
             let regions = self.image_bytes().div_ceil(self.id.layout.region_bytes) as usize;
             let free = self.log.free_regions();
             if regions <= free.min(IMAGE_REGIONS_MAX) && self.reclaimer.unfinished().is_none() {
+                match self.map.write_changed_pages(&self.cache).await {
+                    Some(true) => continue,
+                    Some(false) => {}
+                    None => return Ok(Vec::new()),
+                }
                 let dropped = before - self.map.len();
                 if dropped > 0 {
                     tracing::info!(
@@ -211,22 +219,21 @@ impl<P: Platform> Shard<P> {
 
     /// Bytes of an image written now.
     fn image_bytes(&self) -> u64 {
-        match self.map.is_paged() {
-            true => 0,
-            false => HEADER_BYTES as u64 + self.log.image_bytes() + self.map.image_bytes(),
-        }
+        HEADER_BYTES as u64 + self.log.image_bytes() + self.map.image_bytes()
     }
 
-    /// The image. Empty for a paged index: the next start recovers it from the log.
+    /// The image. All index pages are written; none is written from now on.
     fn image(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        if self.map.is_paged() {
-            return out;
-        }
+        let kind = match self.map.is_paged() {
+            true => IndexKind::Pages,
+            false => IndexKind::Table,
+        };
+        let mut out = Vec::with_capacity(self.image_bytes() as usize);
         out.extend_from_slice(&MAGIC.to_le_bytes());
         out.extend_from_slice(&self.map.image_bytes().to_le_bytes());
         out.extend_from_slice(&self.log.open_count().to_le_bytes());
-        out.extend_from_slice(&[0; 12]);
+        out.extend_from_slice(&(kind as u32).to_le_bytes());
+        out.extend_from_slice(&[0; 8]);
         self.log.write_image(&mut out);
         self.map.write_image(&mut out);
         assert_eq!(out.len() as u64, self.image_bytes());
@@ -238,23 +245,48 @@ impl<P: Platform> Shard<P> {
         ImageError::Contradiction { shard, what }
     }
 
-    /// Why there is no image for a start, whose index is in pages or was at the stop: a manifest that is not the one of the stop must not
-    /// be followed.
-    async fn without_image(&self, state: &ShardState) -> ImageError {
-        let shard = self.id.number;
-        match self.load_manifest().await {
-            Err(error) => ImageError::Contents {
-                shard,
-                what: error.to_string(),
-            },
-            Ok(manifest) => {
-                let found = entries_checksum(manifest.entries);
-                if found != state.manifest_checksum {
-                    let expected = state.manifest_checksum;
-                    return self.contradiction(format!("checksum {found:#010x}, expected {expected:#010x}"));
-                }
-                ImageError::Absent { shard }
+    fn absent(&self, what: &str) -> ImageError {
+        let (shard, what) = (self.id.number, what.to_owned());
+        ImageError::Absent { shard, what }
+    }
+
+    /// Fills the index from an image whose regions are as the manifest has them, and counts the entries there. Returns the number of
+    /// entries that were refused.
+    async fn load_index(&self, contents: &mut ImageContents<'_>) -> Result<usize, ImageError> {
+        let (shard, geometry) = (self.id.number, &self.id.opened);
+        let may_be_dirty = |dirty: u64| match dirty > 0 && !self.id.may_be_dirty {
+            true => {
+                let what = format!("{dirty} dirty blocks, but the superblock allows none");
+                Err(ImageError::Contents { shard, what })
             }
+            false => Ok(()),
+        };
+        match (contents.kind, self.map.is_paged()) {
+            (IndexKind::Table, false) => {
+                let table = contents.table(geometry, shard);
+                let (index, refused) = table.map_err(|what| self.contradiction(what))?;
+                // Some of these blocks may be dirty, and the origin has older versions.
+                if refused > 0 && self.id.may_be_dirty {
+                    let what = format!("{refused} blocks are in no region that is in use");
+                    return Err(self.contradiction(what));
+                }
+                may_be_dirty(index.dirty_blocks())?;
+                self.map.replace(index);
+                Ok(refused)
+            }
+            (IndexKind::Pages, true) => {
+                let damaged = |what| ImageError::Damaged { shard, what };
+                let mut image = contents.pages(geometry).map_err(damaged)?;
+                if !self.map.fits(&image) {
+                    return Err(self.absent("its pages have another size"));
+                }
+                self.count_pages(&mut image, &mut contents.regions).await?;
+                may_be_dirty(image.dirty_blocks())?;
+                self.map.inherit_pages(image);
+                Ok(0)
+            }
+            (IndexKind::Pages, false) => Err(self.absent("its index was in pages, and is a table now")),
+            (IndexKind::Table, true) => Err(self.absent(FROM_TABLE)),
         }
     }
 
@@ -272,31 +304,37 @@ impl<P: Platform> Shard<P> {
         )
         .await?;
         let may_be_paged = self.id.layout.index_bytes > 0;
-        if may_be_paged && state.image_bytes == 0 || self.map.is_paged() {
-            return Err(self.without_image(&state).await);
-        }
-        let image = read_image(self.cache.device(), &self.id.layout, &state).await?;
-        let contents = |what| ImageError::Contents {
-            shard: self.id.number,
-            what,
-        };
         let manifest = self.load_manifest().await;
-        let manifest = manifest.map_err(|error| contents(error.to_string()))?;
-        let contents = ImageContents::parse(&image, &self.id.opened, &state, &manifest.entries)
-            .map_err(|what| self.contradiction(what))?;
-        // Some of these blocks may be dirty, and the origin has older versions.
-        if contents.refused > 0 && self.id.may_be_dirty {
-            let what = format!("{} blocks are in no region that is in use", contents.refused);
-            return Err(self.contradiction(what));
+        let manifest = manifest.map_err(|error| ImageError::Contents {
+            shard: self.id.number,
+            what: error.to_string(),
+        })?;
+        let (found, expected) = (
+            entries_checksum(manifest.entries.iter().copied()),
+            state.manifest_checksum,
+        );
+        // The log may be read instead: a manifest that is not the one of the stop must not be followed.
+        if may_be_paged && found != expected {
+            return Err(self.contradiction(format!("checksum {found:#010x}, expected {expected:#010x}")));
         }
-        let dirty = contents.index.dirty_blocks();
-        if dirty > 0 && !self.id.may_be_dirty {
-            let what = format!("{dirty} dirty blocks, but the superblock allows none");
-            return Err(ImageError::Contents {
+        if may_be_paged && state.image_bytes == 0 {
+            return Err(self.absent("its index pages could not be written"));
+        }
+        if self.map.is_paged() && state.image_bytes > page_image_bytes_max(&self.id.opened) {
+            // It is not read, because it may not fit in memory.
+            return Err(self.absent(FROM_TABLE));
+        }
+        let image = read_image(self.cache.device(), &self.id.layout, &state).await;
+        let image = image.map_err(|error| match may_be_paged {
+            true => ImageError::Damaged {
                 shard: self.id.number,
-                what,
-            });
-        }
+                what: error.to_string(),
+            },
+            false => error,
+        })?;
+        let mut contents = ImageContents::parse(&image, &self.id.layout, &state, &manifest.entries)
+            .map_err(|what| self.contradiction(what))?;
+        let refused = self.load_index(&mut contents).await?;
         // No write was in flight, so a bit is set only if a flush of the origin failed, or if the host could not record the
         // origin's fingerprint.
         let loaded = self.load_intents().await;
@@ -309,7 +347,6 @@ impl<P: Platform> Shard<P> {
         for region in contents.open {
             self.log.reopen(region.number, region.extents, region.records);
         }
-        self.map.replace(contents.index);
         self.inherit_dirty();
         if self.intents.set_count() > 0 {
             let dropped = self.drop_intended().await.map_err(|error| {
@@ -324,7 +361,7 @@ impl<P: Platform> Shard<P> {
                 "dropped blocks that the origin may have lost in a failed flush"
             );
         }
-        Ok(contents.refused)
+        Ok(refused)
     }
 }
 

@@ -1,11 +1,17 @@
-//! Pages of the index: loads before lookups, and the memory for them.
+//! Pages of the index: loads before lookups, the memory for them, and what a start reads of them.
 
 use std::ops::Range;
 use std::rc::Rc;
 
+use futures_util::StreamExt;
+use futures_util::stream::iter;
+
+use super::contents::count_entry;
+use super::errors::ImageError;
+use super::log::Regions;
 use super::{Platform, Shard};
 use crate::format::group::GROUP_BLOCKS_MAX;
-use crate::index::{CHANGES_MIN, Entry, Pass};
+use crate::index::{CHANGES_MIN, Entry, PageImage, Pass};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, LocalBlock};
 
@@ -15,6 +21,9 @@ pub(super) const GHOST_SHARE: u64 = 4;
 /// Most pages that are checked for each 16 MiB of a region that is freed: more than it can have left without valid entries, unless its
 /// blocks are short and in random order.
 const CHECKED_PAGES_MAX: u64 = 256;
+/// Bytes of pages that a start reads at a time, and number of such reads at the same time.
+const RUN_BYTES: usize = 64 << 10;
+const RUNS_MAX: usize = 16;
 
 impl<P: Platform> Shard<P> {
     /// Waits until the index pages of blocks of one stripe are in memory: see [`BlockMap::load`](super::map::BlockMap::load). If pages
@@ -73,6 +82,44 @@ impl<P: Platform> Shard<P> {
         if let Err(why) = checked.await {
             self.fence(&why);
         }
+    }
+
+    /// Reads all pages that an image names, in the order of their slots, and counts their entries there and in the regions.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`]: a page cannot be read, is not the one that was written last, or names what is not there.
+    pub(super) async fn count_pages(
+        &self,
+        image: &mut PageImage,
+        regions: &mut Regions,
+    ) -> Result<(), ImageError> {
+        let (shard, pages, page_bytes) = (self.id.number, image.pages(), image.page_bytes());
+        let damaged = |what: String| ImageError::Damaged { shard, what };
+        let runs = pages.chunk_by(|page, next| page.slot + 1 == next.slot);
+        let runs = runs.flat_map(|run| run.chunks(RUN_BYTES / page_bytes));
+        let reads = runs.map(async |run| {
+            let slots = run[0].slot..run[0].slot + run.len() as u32;
+            (run, self.cache.read_pages(slots, page_bytes).await)
+        });
+        let mut reads = iter(reads).buffered(RUNS_MAX);
+        while let Some((run, read)) = reads.next().await {
+            let read = read.map_err(|error| damaged(error.to_string()))?;
+            for (page, bytes) in run.iter().zip(read.chunks_exact(page_bytes)) {
+                let entries = image.entries(*page, bytes);
+                let entries =
+                    entries.map_err(|what| damaged(format!("page in slot {}: {what}", page.slot)))?;
+                for (block, entry) in &entries {
+                    if !count_entry(regions, &self.id.opened, shard, *block, *entry) {
+                        return Err(damaged(format!(
+                            "block {} is in no region that is in use",
+                            block.0
+                        )));
+                    }
+                }
+                self.map.count_page(image, &entries).map_err(damaged)?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until no index page is being written: a write must not land in the index of a successor.

@@ -29,7 +29,7 @@ use super::Platform;
 use super::io::CacheIo;
 use super::log::{Lsn, SegmentLog};
 use crate::format::layout::Layout;
-use crate::index::{Bulk, Entry, Index, PagePlan};
+use crate::index::{Bulk, Entry, Index, PageImage, PagePlan};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, LocalBlock};
 
@@ -561,14 +561,53 @@ impl BlockMap {
         log.inherit_live(&live);
     }
 
-    /// Bytes of [`BlockMap::write_image`].
-    pub(super) fn image_bytes(&self) -> u64 {
-        self.index.table().borrow().image_bytes() as u64
+    /// Writes all pages of a paged index that have changed. Returns whether there were some; `None`: some cannot be written.
+    pub(super) async fn write_changed_pages<P: Platform>(&self, io: &Rc<CacheIo<P>>) -> Option<bool> {
+        match self.index.pages() {
+            None => Some(false),
+            Some(pages) => pages.write_changed(io).await,
+        }
     }
 
-    /// Appends the image of the index.
+    /// Bytes of [`BlockMap::write_image`].
+    pub(super) fn image_bytes(&self) -> u64 {
+        let bytes = match self.index.pages() {
+            None => self.index.table().borrow().image_bytes(),
+            Some(pages) => pages.index().borrow().image_bytes(),
+        };
+        bytes as u64
+    }
+
+    /// Appends the image of the index. No page is written from now on; all that have changed are.
     pub(super) fn write_image(&self, out: &mut Vec<u8>) {
-        self.index.table().borrow().write_image(out);
+        match self.index.pages() {
+            None => self.index.table().borrow().write_image(out),
+            Some(pages) => out.extend(pages.last_image()),
+        }
+    }
+
+    /// Whether the pages of an image are as large as those of this index, which is in pages.
+    pub(super) fn fits(&self, image: &PageImage) -> bool {
+        let pages = self.index.pages();
+        pages.is_some_and(|pages| pages.index().borrow().fits(image))
+    }
+
+    /// Counts the entries of a page that an image names.
+    ///
+    /// # Errors
+    /// As [`PageImage::count`].
+    pub(super) fn count_page(
+        &self,
+        image: &mut PageImage,
+        entries: &[(LocalBlock, Entry)],
+    ) -> Result<(), String> {
+        self.index.count(image, entries)
+    }
+
+    /// Restores an index in pages, all of which were counted, also in the live counts of the regions.
+    pub(super) fn inherit_pages(&self, image: PageImage) {
+        assert_eq!(self.len(), 0, "nothing was cached before");
+        self.index.inherit(image);
     }
 }
 

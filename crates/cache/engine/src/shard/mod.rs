@@ -163,12 +163,13 @@ use tasks::{Phase, TaskGroup};
 use tuning::Tuning;
 use writeback::{Level, Writeback};
 
-pub(crate) use contents::{ImageContents, read_image, read_state};
+pub(crate) use contents::{ImageContents, IndexKind, count_entry, empty_index, read_image, read_state};
 pub use errors::{ImageError, RecoverError};
 pub use fence::NO_SPACE;
 pub use fragment::{FragmentError, unpack as unpack_fragment};
 pub(crate) use intents::{IntentReader, any_intent};
 pub use io::{CACHE_ERRORS_MAX, OriginWrites};
+pub(crate) use log::Regions;
 pub use log::{EXTENTS_IN_MEMORY_MAX, WRITES_IN_FLIGHT_MAX};
 pub(crate) use manifest_reader::{ManifestPlace, read_manifest};
 pub use map::TOMBSTONES_MAX;

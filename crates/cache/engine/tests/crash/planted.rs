@@ -87,6 +87,7 @@ fn index_pages_are_loaded_before_use() {
     for bug in [
         PlantedBug::PageNotLoaded,
         PlantedBug::ChangedPageEvicted,
+        PlantedBug::ImageOfOldPages,
         PlantedBug::RetiredEntryFound,
         PlantedBug::PageNotChecked,
         PlantedBug::RetiredEarly,

@@ -1,5 +1,7 @@
 //! An index in pages on the cache device: pages that are damaged, rolled back, or cannot be read or written.
 
+use std::ops::Range;
+
 use flaz_device::DeviceOp;
 use flaz_engine::planted::page_index;
 use flaz_engine::settings::Mode;
@@ -156,5 +158,124 @@ fn single_failures_of_pages_change_nothing() {
             }
         });
         recovers(&world);
+    }
+}
+
+/// A cache in use, whose index was left by a clean stop, in the next boot; and how many blocks it had.
+fn stopped(seed: u64, mode: Mode) -> (World, u64) {
+    let world = world(seed, mode);
+    let cached = world.sim.block_on(async {
+        let live = world.open().await;
+        used(&live).await;
+        live.stored().await;
+        let cached = live.stats().holdings.cached_blocks;
+        assert_eq!(live.dirty() > 0, mode == Mode::WriteBack);
+        live.stop().await.expect("stops in order");
+        cached
+    });
+    (world.reboot(seed), cached)
+}
+
+/// Opens a cache that has all blocks, after reading `regions` of the log, and stops it.
+fn warm(world: &World, cached: u64, regions: Range<u64>) {
+    world.sim.block_on(async {
+        let live = world.open().await;
+        assert!(
+            regions.contains(&live.cache.recovered.regions),
+            "{:?}",
+            live.cache.recovered
+        );
+        assert_eq!(live.stats().holdings.cached_blocks, cached);
+        assert_eq!(right_or_refused(&live).await, 0);
+        assert!(!live.failed());
+        live.stored().await;
+        live.stop().await.expect("stops in order");
+    });
+}
+
+const FROM_IMAGE: Range<u64> = 0..1;
+const FROM_LOG: Range<u64> = 1..u64::MAX;
+
+#[test]
+fn a_start_after_a_clean_stop_reads_pages_and_not_the_log() {
+    for mode in ALL_MODES {
+        let (mut world, cached) = stopped(5, mode);
+        for boot in 0..3 {
+            assert_eq!(world.damage(), [""; 0], "{mode}");
+            warm(&world, cached, FROM_IMAGE);
+            world = world.reboot(boot);
+        }
+        // As a table, and in pages again.
+        for (paged, regions) in [(false, FROM_LOG), (false, FROM_IMAGE), (true, FROM_LOG)] {
+            page_index(paged);
+            warm(&world, cached, regions);
+            world = world.reboot(3);
+        }
+    }
+}
+
+/// While the cache is not served, a page is damaged, or becomes an older version of itself.
+#[test]
+fn pages_that_were_damaged_since_the_stop_cost_a_slow_start() {
+    for mode in ALL_MODES {
+        let (world, cached) = stopped(6, mode);
+        let (start, len) = (world.geometry.index_offset(), world.geometry.index_bytes as usize);
+        let was = world.now().0.read(start, len);
+        let in_use = |sector: &&[u8]| sector[8..16] != [0; 8];
+        let count = was.chunks_exact(512).filter(in_use).count();
+        let mut slow = 0;
+        for slot in 0..len / 512 {
+            if !in_use(&&was[slot * 512..][..512]) {
+                continue;
+            }
+            let next = world.boot(slot as u64, world.now());
+            next.cache.flip_bit(start + slot as u64 * 512 + 20, 1);
+            let damaged = !next.damage().is_empty();
+            warm(&next, cached, if damaged { FROM_LOG } else { FROM_IMAGE });
+            slow += usize::from(damaged);
+        }
+        assert!(slow > 5 && slow <= count, "{mode}: {slow} of {count}");
+        // The image itself, in a region that the log does not use.
+        let state = world.geometry.shard_state_offset(0);
+        let page = world.now().0.read(state, 4096);
+        let region = u32::from_le_bytes(page[52..56].try_into().expect("4 bytes"));
+        let next = world.boot(1, world.now());
+        next.cache
+            .flip_bit(next.geometry.region_offset(0, region) + 40, 1);
+        warm(&next, cached, FROM_LOG);
+    }
+}
+
+/// Uses a cache, and stops it while the write with this number fails. Returns whether it was stopped, and how many writes succeeded.
+fn stopped_with_failure(mode: Mode, nth: Option<u64>) -> (World, bool, u64) {
+    let world = world(7, mode);
+    let (is_stopped, writes) = world.sim.block_on(async {
+        let live = world.open().await;
+        used(&live).await;
+        live.stored().await;
+        let before = world.cache.stats().writes;
+        if let Some(nth) = nth {
+            world.cache.fail_nth(DeviceOp::Write, nth);
+        }
+        let is_stopped = live.stop().await.is_ok();
+        (is_stopped, world.cache.stats().writes - before)
+    });
+    (world, is_stopped, writes)
+}
+
+/// The cache device fails a write during the stop.
+#[test]
+fn a_stop_whose_writes_fail_leaves_nothing_stale() {
+    for mode in ALL_MODES {
+        let (_, is_stopped, writes) = stopped_with_failure(mode, None);
+        assert!(is_stopped && writes > 5, "{mode}: {writes}");
+        let mut stopped = 0;
+        for nth in 1..=writes {
+            let (world, is_stopped, _) = stopped_with_failure(mode, Some(nth));
+            world.reboot(nth).check();
+            stopped += u64::from(is_stopped);
+        }
+        // A failed write of a page is repeated, others end the use of the cache.
+        assert!((1..writes).contains(&stopped), "{mode}: {stopped} of {writes}");
     }
 }

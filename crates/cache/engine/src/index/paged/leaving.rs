@@ -93,6 +93,22 @@ impl PagedIndex {
         self.leaving += usize::from(stay == Stay::Leaving);
     }
 
+    /// Makes all pages that have changed leave memory. Returns whether there are some.
+    pub fn leave_changed(&mut self) -> bool {
+        let mut any = false;
+        for number in 0..self.frames.len() as u32 {
+            let frame = self.frames[number as usize].as_ref();
+            let is_old = |frame: &Frame| {
+                frame.is_changed() && !(planted(PlantedBug::ImageOfOldPages) && frame.saved.is_some())
+            };
+            if frame.is_some_and(is_old) {
+                self.set_stay(number, Stay::Leaving);
+                any = true;
+            }
+        }
+        any
+    }
+
     /// Whether so many changed pages leave memory that they should be written.
     #[must_use]
     pub fn wants_writes(&self) -> bool {

@@ -8,6 +8,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -217,12 +218,24 @@ impl<P: Platform> CacheIo<P> {
     /// # Errors
     /// The device's, counted as a failed read.
     pub(in crate::shard) async fn read_page(&self, slot: u32, bytes: usize) -> Result<IoBuf, DeviceError> {
-        let counters = &self.stats.counters;
-        count(&counters.index_page_reads, 1);
+        self.read_pages(slot..slot + 1, bytes).await
+    }
+
+    /// Reads index pages of `bytes` bytes each in slots that follow one another.
+    ///
+    /// # Errors
+    /// The device's, counted as a failed read.
+    pub(in crate::shard) async fn read_pages(
+        &self,
+        slots: Range<u32>,
+        bytes: usize,
+    ) -> Result<IoBuf, DeviceError> {
+        let (counters, len) = (&self.stats.counters, slots.len() * bytes);
+        count(&counters.index_page_reads, slots.len() as u64);
         count(&counters.cache_reads, 1);
-        count(&counters.cache_read_bytes, bytes as u64);
-        let position = self.page_position(slot, bytes);
-        let (buf, result) = self.device.read_at(position, IoBuf::new(bytes)).await;
+        count(&counters.cache_read_bytes, len as u64);
+        let position = self.page_position(slots.start, bytes);
+        let (buf, result) = self.device.read_at(position, IoBuf::new(len)).await;
         count(&counters.cache_read_errors, u64::from(result.is_err()));
         result.map(|()| buf)
     }

@@ -42,6 +42,8 @@ pub(super) struct Pages {
     reading: RefCell<BTreeSet<u32>>,
     read_ended: Notify,
     is_writing: Cell<bool>,
+    /// An image of the index was taken: no page is written.
+    has_image: Cell<bool>,
     /// A batch of writes has ended.
     written: Notify,
     failed_batches: Cell<u32>,
@@ -69,6 +71,7 @@ impl Pages {
             reading: RefCell::default(),
             read_ended: Notify::new(),
             is_writing: Cell::new(false),
+            has_image: Cell::new(false),
             written: Notify::new(),
             failed_batches: Cell::new(0),
             next_check: Cell::new(LocalBlock(0)),
@@ -180,7 +183,7 @@ impl Pages {
         if self.is_writing.get() {
             return true;
         }
-        if io.is_fenced() || self.failure.borrow().is_some() {
+        if io.is_fenced() || self.failure.borrow().is_some() || self.has_image.get() {
             return false;
         }
         let writes = self.index.borrow_mut().begin_writes(WRITES_MAX);
@@ -224,6 +227,25 @@ impl Pages {
         }
         self.is_writing.set(false);
         self.written.notify_all();
+    }
+
+    /// Writes all pages that have changed. Returns whether there were some; `None`: some cannot be written.
+    pub(super) async fn write_changed<P: Platform>(self: &Rc<Self>, io: &Rc<CacheIo<P>>) -> Option<bool> {
+        let mut any = false;
+        while self.index.borrow_mut().leave_changed() {
+            any = true;
+            if !self.begin_write(io) {
+                return None;
+            }
+            self.written.notified().await;
+        }
+        (!self.index.borrow().is_abandoned()).then_some(any)
+    }
+
+    /// The image of the index, all of whose pages are written. A page that changes from now on stays in memory.
+    pub(super) fn last_image(&self) -> Vec<u8> {
+        self.has_image.set(true);
+        self.index.borrow().image().expect("all pages are written")
     }
 
     /// Waits until no page is being written.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::pages::Pages;
 use crate::format::layout::Layout;
-use crate::index::{Entry, Fragments, Index, PagePlan, PagedIndex};
+use crate::index::{Entry, Fragments, Index, PageImage, PagePlan, PagedIndex};
 use crate::units::LocalBlock;
 
 /// See the module's documentation.
@@ -143,6 +143,26 @@ impl Store {
             assert_eq!(pages.len(), table.len());
             assert_eq!(counts(pages.fragments()), counts(table.fragments()));
         }
+    }
+
+    /// Takes the index over from an image whose pages were counted.
+    pub(super) fn inherit(&self, image: PageImage) {
+        let pages = self.pages.as_ref().expect("the image is of pages");
+        pages.index().borrow_mut().inherit(image);
+        if COMPARES {
+            assert_eq!(pages.index().borrow().len(), self.table.borrow().len());
+        }
+    }
+
+    /// Counts the entries of a page that an image names.
+    ///
+    /// # Errors
+    /// As [`PageImage::count`].
+    pub(super) fn count(&self, image: &mut PageImage, entries: &[(LocalBlock, Entry)]) -> Result<(), String> {
+        for (block, entry) in entries.iter().filter(|_| COMPARES) {
+            self.table.borrow_mut().insert(*block, *entry);
+        }
+        image.count(entries)
     }
 
     pub(super) fn len(&self) -> usize {

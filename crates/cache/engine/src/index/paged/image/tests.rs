@@ -1,0 +1,233 @@
+use std::collections::BTreeMap;
+
+use flaz_random::Random;
+
+use super::*;
+use crate::format::geometry::GeometryOptions;
+use crate::units::Location;
+
+const SLOT_BYTES: usize = 512;
+
+fn geometry() -> Geometry {
+    let wish = GeometryOptions {
+        region_bytes: Some(128 << 10),
+        extent_bytes: Some(32 << 10),
+        shard_count: Some(1),
+        index_memory: Some(1 << 20),
+        ..GeometryOptions::default()
+    };
+    Geometry::plan(64 << 20, 512, 256 << 20, wish).expect("fits")
+}
+
+/// Pages of about twenty entries.
+fn plan(geometry: &Geometry, mark: u64) -> PagePlan {
+    let slots = geometry.shard_index_len() / SLOT_BYTES as u64;
+    PagePlan {
+        region_bytes: geometry.region_bytes,
+        ..PagePlan::small(slots as u32, SLOT_BYTES, mark)
+    }
+}
+
+/// An index, the device, and what must be in the index.
+struct Rig {
+    geometry: Geometry,
+    index: PagedIndex,
+    device: BTreeMap<u32, Vec<u8>>,
+    model: BTreeMap<LocalBlock, Entry>,
+    random: Random,
+    next: u64,
+}
+
+impl Rig {
+    fn new(seed: u64) -> Self {
+        let geometry = geometry();
+        Self {
+            index: PagedIndex::new(plan(&geometry, 7)),
+            geometry,
+            device: BTreeMap::new(),
+            model: BTreeMap::new(),
+            random: Random::new(seed),
+            next: 0,
+        }
+    }
+
+    fn write(&mut self) {
+        for write in self.index.begin_writes(8) {
+            self.device.insert(write.slot(), write.bytes.clone());
+            self.index.end_write(&write, true);
+        }
+    }
+
+    fn load(&mut self, block: LocalBlock) {
+        while !self.index.make_room(true) {
+            self.write();
+        }
+        for read in self.index.missing(block..LocalBlock(block.0 + 1)) {
+            let bytes = &self.device[&read.slot()];
+            self.index.put(read, bytes).expect("it was written");
+        }
+    }
+
+    fn region_of(&self, entry: Entry) -> u32 {
+        (entry.location().offset() / self.geometry.region_bytes) as u32
+    }
+
+    /// Stores some neighbours, each alone or together, in the next region, from which all others are dropped first.
+    fn step(&mut self) {
+        let (regions, bytes) = (
+            u64::from(self.geometry.regions_per_shard),
+            self.geometry.region_bytes,
+        );
+        let region = (self.next % regions) as u32;
+        self.next += 1;
+        let there: Vec<_> = self.model.iter().map(|(block, entry)| (*block, *entry)).collect();
+        for (block, entry) in &there {
+            if entry.dirty() && self.region_of(*entry) == region {
+                self.load(*block);
+                self.index.clean(*block);
+            }
+        }
+        let gone = there.iter().filter(|(_, entry)| self.region_of(*entry) == region);
+        let gone: Vec<LocalBlock> = gone.map(|(block, _)| *block).collect();
+        self.index.forget_uses(region);
+        self.index.retire(region, gone.len() as u32);
+        for block in gone {
+            self.model.remove(&block);
+        }
+        for place in 0..self.random.below(40) {
+            let offset = u64::from(region) * bytes + 512 + place * 3072;
+            let first = LocalBlock(4 * self.random.below(4000));
+            let dirty = self.random.below(5) == 0;
+            let (at, count) = (Location::at(offset), 1 + self.random.below(4));
+            let entry = match self.random.below(4) {
+                0 => Entry::same_filled(at, 3).with_dirty(dirty),
+                1 => Entry::fragment(at, 2000).with_dirty(dirty),
+                _ => Entry::group(at, 3000),
+            };
+            let members = if entry.is_group() { count } else { 1 };
+            for block in (first.0..first.0 + members).map(LocalBlock) {
+                self.load(block);
+                self.index.insert(block, entry);
+                self.model.insert(block, entry);
+            }
+            if self.random.below(3) == 0 {
+                self.index.note_use(entry);
+            }
+        }
+    }
+
+    fn image(&mut self) -> Vec<u8> {
+        while self.index.leave_changed() {
+            assert!(self.index.image().is_none(), "changes are not written");
+            self.write();
+        }
+        self.index.image().expect("all is written")
+    }
+
+    /// What a start does with an image.
+    fn start(&self, image: &[u8]) -> Result<PagedIndex, String> {
+        let mut image = PageImage::parse(image, &self.geometry)?;
+        for page in image.pages() {
+            let bytes = self.device.get(&page.slot).ok_or("never written")?;
+            let entries = image.entries(page, bytes)?;
+            let regions = self.geometry.regions_per_shard;
+            if entries.iter().any(|(_, entry)| self.region_of(*entry) >= regions) {
+                return Err("no region".into());
+            }
+            image.count(&entries)?;
+        }
+        let mut index = PagedIndex::new(plan(&self.geometry, 8));
+        if !index.fits(&image) {
+            return Err("another size".into());
+        }
+        index.inherit(image);
+        Ok(index)
+    }
+}
+
+#[test]
+fn an_image_has_what_the_index_had() {
+    for seed in 0..4 {
+        let mut rig = Rig::new(seed);
+        for turn in 0..8 {
+            for _ in 0..200 {
+                rig.step();
+            }
+            let image = rig.image();
+            let again = rig.start(&image).expect("nothing is damaged");
+            let before = std::mem::replace(&mut rig.index, again);
+            assert!(
+                rig.index.page_count() > 100 || turn == 0,
+                "{}",
+                rig.index.page_count()
+            );
+            assert_eq!(rig.index.len(), rig.model.len());
+            assert_eq!(rig.index.fragments(), before.fragments());
+            assert_eq!(rig.index.slots.in_use() as usize, rig.index.page_count());
+            for region in 0..rig.geometry.regions_per_shard {
+                assert_eq!(rig.index.dirty_in(region), before.dirty_in(region));
+            }
+            for (block, entry) in rig.model.clone() {
+                rig.load(block);
+                let found = rig.index.get(block).expect("it is there");
+                assert!(found.same_place(entry));
+                assert_eq!(rig.index.uses_of(entry), before.uses_of(entry));
+            }
+        }
+    }
+}
+
+/// Whatever an image says, its checksum included, it is refused, or the index can be used.
+#[test]
+fn a_forged_image_is_refused_or_can_be_used() {
+    let mut rig = Rig::new(9);
+    for _ in 0..300 {
+        rig.step();
+    }
+    let image = rig.image();
+    let (mut refused, mut random) = (0, Random::new(1));
+    for turn in 0..3000 {
+        let mut forged = image.clone();
+        for _ in 0..1 + random.below(3) {
+            let within = if turn % 2 == 0 { HEAD_BYTES } else { forged.len() };
+            let at = random.index(within);
+            forged[at] = random.below(256) as u8;
+        }
+        if turn % 7 == 0 {
+            forged.truncate(random.index(forged.len()));
+        }
+        let Ok(index) = rig.start(&forged) else {
+            refused += 1;
+            continue;
+        };
+        let before = std::mem::replace(&mut rig.index, index);
+        for _ in 0..5 {
+            let block = LocalBlock(random.below(16_000));
+            rig.load(block);
+            rig.index.remove(block);
+        }
+        rig.index = before;
+    }
+    assert!(refused > 1500, "{refused}");
+    rig.start(&image).expect("the right one is accepted");
+}
+
+#[test]
+fn a_damaged_page_is_found() {
+    let mut rig = Rig::new(10);
+    for _ in 0..300 {
+        rig.step();
+    }
+    let image = rig.image();
+    let slots: Vec<u32> = rig.device.keys().copied().collect();
+    let in_use = PageImage::parse(&image, &rig.geometry)
+        .expect("it is right")
+        .pages();
+    for slot in slots {
+        let at = rig.random.index(SLOT_BYTES);
+        rig.device.get_mut(&slot).expect("it is there")[at] ^= 1;
+        let is_in_use = in_use.iter().any(|page| page.slot == slot);
+        assert_eq!(rig.start(&image).is_err(), is_in_use, "slot {slot}");
+        rig.device.get_mut(&slot).expect("it is there")[at] ^= 1;
+    }
+}
