@@ -279,7 +279,11 @@ fn live_twice(victim: &Victim, seed: u64, image: &DiskImage, promise: Promise, l
 /// # Panics
 /// As [`cache_life`].
 pub fn index_image(data: &[u8]) -> Outcome {
-    let victim = Victim::get(0);
+    // A table, and pages.
+    [0, 8].map(|shape| index_image_of(Victim::get(shape), data))[0]
+}
+
+fn index_image_of(victim: &Victim, data: &[u8]) -> Outcome {
     let mutated = crate::mutation::with_index(victim, data);
     let log = [format!("the index image is {} other bytes", data.len())];
     let _tell = Tell(victim.shape.name, &log);

@@ -322,7 +322,7 @@ impl<'v> Work<'v> {
 
     /// A range of the device, by structure or by sectors.
     fn range(&self, choices: &mut Choices<'_>) -> (u64, u64) {
-        const KINDS: [Kind; 8] = [
+        const KINDS: [Kind; 9] = [
             Kind::Region,
             Kind::Extent,
             Kind::Summary,
@@ -331,6 +331,7 @@ impl<'v> Work<'v> {
             Kind::Superblock,
             Kind::Image,
             Kind::Manifest,
+            Kind::Page,
         ];
         match self.place(choices, &KINDS).filter(|_| choices.below(3) > 0) {
             Some(place) => (place.start, place.len),

@@ -37,10 +37,20 @@ pub struct Shape {
     pub mode: Mode,
     /// How its last run ended.
     pub end: End,
+    /// Its index is in pages, as far as the engine has its planted defects: see `flaz_engine::planted::page_index`.
+    pub paged: bool,
+}
+
+impl Shape {
+    /// What this thread creates and opens from now on has this kind of index.
+    pub(crate) fn apply(&self) {
+        #[cfg(feature = "planted-bugs")]
+        flaz_engine::planted::page_index(self.paged);
+    }
 }
 
 /// Shapes in write-through. Corpus inputs select one by a number modulo their count.
-pub const SHAPES: [Shape; 8] = [
+pub const SHAPES: [Shape; 9] = [
     shape("clean", 512, 1, "lz4", PolicyKind::S3Fifo, End::Clean),
     shape("killed", 512, 1, "auto", PolicyKind::S3Fifo, End::Killed),
     shape("cut", 512, 1, "none", PolicyKind::Fifo, End::Cut),
@@ -70,6 +80,14 @@ pub const SHAPES: [Shape; 8] = [
         PolicyKind::Fifo,
         End::Reclaiming,
     ),
+    paged(shape(
+        "clean, index in pages",
+        512,
+        1,
+        "lz4",
+        PolicyKind::S3Fifo,
+        End::Clean,
+    )),
 ];
 
 /// Shapes in write-back, with dirty blocks. Selected in the same way.
@@ -98,15 +116,19 @@ pub const DIRTY_SHAPES: [Shape; 4] = [
         PolicyKind::S3Fifo,
         End::Cut,
     )),
-    dirty(shape(
-        "dirty, clean, two shards",
+    paged(dirty(shape(
+        "dirty, clean, two shards, index in pages",
         512,
         2,
         "none",
         PolicyKind::Fifo,
         End::Clean,
-    )),
+    ))),
 ];
+
+const fn paged(shape: Shape) -> Shape {
+    Shape { paged: true, ..shape }
+}
 
 const fn dirty(shape: Shape) -> Shape {
     Shape {
@@ -136,5 +158,6 @@ const fn shape(
         policy,
         mode: Mode::WriteThrough,
         end,
+        paged: false,
     }
 }

@@ -25,6 +25,8 @@ pub enum Kind {
     Summary,
     /// A copy of a sector of the manifest.
     Manifest,
+    /// An index page in its slot: the image has its seal.
+    Page,
     /// A whole region: for swapping and copying, it has no seal of its own.
     Region,
 }
@@ -92,6 +94,15 @@ pub fn places(image: &DiskImage, geometry: &Geometry, cache: u32) -> Vec<Place> 
             let bytes: [u8; 512] = image.read(at, 512).try_into().expect("512 bytes");
             assert!(IntentSector::parse(&bytes, number as u32).is_ok());
             add(Kind::Intent, at, 512, shard);
+        }
+        let area = geometry.shard_index_offset(shard);
+        let slot_bytes = u64::from(geometry.sector_bytes);
+        for slot in 0..geometry.shard_index_len() / slot_bytes {
+            let start = area + slot * slot_bytes;
+            // Pages have a mark.
+            if image.read(start + 8, 8) != [0; 8] {
+                add(Kind::Page, start, slot_bytes, shard);
+            }
         }
         for number in 0..geometry.regions_per_shard {
             let start = geometry.region_offset(shard, number);
@@ -178,6 +189,7 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
             all.extend(entries.step_by(MANIFEST_ENTRY_BYTES).take(16).flat_map(entry));
             all
         }
+        Kind::Page => some(&[(0, 5), (5, 2), (8, 8), (16, 1)]),
         Kind::Region => Vec::new(),
         Kind::Image => {
             let mut all = some(&[(8, 8), (16, 4)]);
@@ -247,7 +259,7 @@ pub fn seal(kind: Kind, bytes: &mut [u8]) {
         Kind::State => 8,
         Kind::Intent | Kind::Extent | Kind::Manifest => 4,
         Kind::Summary => bytes.len().saturating_sub(TRAILER_BYTES - 4),
-        Kind::Image | Kind::Region => return,
+        Kind::Image | Kind::Page | Kind::Region => return,
     };
     if kind == Kind::Superblock && bytes.len() == SUPERBLOCK_BYTES {
         // The texts have a checksum of their own, in the page.

@@ -126,6 +126,7 @@ impl Made {
         origin.write(0, &sectors(0, shape.origin_len / SECTOR, version));
         let cache = DiskImage::new(disk(cache_len, shape.sector_bytes));
         let world = World::new(version.into(), &origin, &cache);
+        shape.apply();
         let superblock = world.sim.block_on(create(
             &world.cache,
             CreateOptions {

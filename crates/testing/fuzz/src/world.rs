@@ -53,6 +53,7 @@ impl World {
     /// # Errors
     /// [`CacheError`]: it is refused.
     pub async fn open(&self, shape: &Shape) -> Result<Served, CacheError> {
+        shape.apply();
         let settings = Settings {
             mode: shape.mode,
             policy: shape.policy,

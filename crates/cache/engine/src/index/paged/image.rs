@@ -44,7 +44,7 @@ pub struct PageImage {
 /// A page that an image names.
 #[derive(Clone, Copy, Debug)]
 pub struct ImagePage {
-    at: usize,
+    at: u32,
     /// Its slot.
     pub slot: u32,
 }
@@ -170,7 +170,7 @@ impl PageImage {
     /// The pages in the order of their slots.
     #[must_use]
     pub fn pages(&self) -> Vec<ImagePage> {
-        let pages = self.pages.iter().enumerate();
+        let pages = (0..).zip(&self.pages);
         let mut pages: Vec<_> = pages
             .map(|(at, (_, saved))| ImagePage { at, slot: saved.slot })
             .collect();
@@ -183,7 +183,8 @@ impl PageImage {
     /// # Errors
     /// The bytes are not those that the image was taken with; what is wrong, in words.
     pub fn entries(&self, page: ImagePage, bytes: &[u8]) -> Result<Vec<(LocalBlock, Entry)>, String> {
-        let (first, saved) = self.pages[page.at];
+        let at = page.at as usize;
+        let (first, saved) = self.pages[at];
         let (leaf, checked) = read_leaf(bytes, first, saved.checksum, self.mark)?;
         if checked > self.retired.count() {
             return Err(format!(
@@ -191,7 +192,7 @@ impl PageImage {
                 self.retired.count()
             ));
         }
-        let behind = self.pages.get(page.at + 1).map(|(next, _)| *next);
+        let behind = self.pages.get(at + 1).map(|(next, _)| *next);
         let mut entries = Vec::with_capacity(leaf.len());
         for (block, entry) in leaf.entries() {
             if behind.is_some_and(|next| block >= next) {
