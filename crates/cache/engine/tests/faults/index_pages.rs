@@ -186,6 +186,9 @@ fn warm(world: &World, cached: u64, regions: Range<u64>) {
             live.cache.recovered
         );
         assert_eq!(live.stats().holdings.cached_blocks, cached);
+        if regions == FROM_IMAGE {
+            assert_eq!(live.stats().counts.index_page_reads, 0, "nothing was looked up");
+        }
         assert_eq!(right_or_refused(&live).await, 0);
         assert!(!live.failed());
         live.stored().await;

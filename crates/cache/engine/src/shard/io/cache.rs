@@ -218,10 +218,11 @@ impl<P: Platform> CacheIo<P> {
     /// # Errors
     /// The device's, counted as a failed read.
     pub(in crate::shard) async fn read_page(&self, slot: u32, bytes: usize) -> Result<IoBuf, DeviceError> {
+        count(&self.stats.counters.index_page_reads, 1);
         self.read_pages(slot..slot + 1, bytes).await
     }
 
-    /// Reads index pages of `bytes` bytes each in slots that follow one another.
+    /// Reads index pages of `bytes` bytes each in slots that follow one another, at a start: not for lookups.
     ///
     /// # Errors
     /// The device's, counted as a failed read.
@@ -231,7 +232,6 @@ impl<P: Platform> CacheIo<P> {
         bytes: usize,
     ) -> Result<IoBuf, DeviceError> {
         let (counters, len) = (&self.stats.counters, slots.len() * bytes);
-        count(&counters.index_page_reads, slots.len() as u64);
         count(&counters.cache_reads, 1);
         count(&counters.cache_read_bytes, len as u64);
         let position = self.page_position(slots.start, bytes);
