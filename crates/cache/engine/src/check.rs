@@ -16,7 +16,7 @@ use crate::index::{Entry, Index, PageImage};
 use crate::policy::Ring;
 use crate::shard::{
     Found, Guess, ImageContents, ImageError, IndexKind, IntentReader, ManifestPlace, RegionPlace, Regions,
-    count_entry, empty_index, read_image, read_manifest, read_region, read_state, unpack_fragment,
+    count_entry, read_image, read_manifest, read_region, read_state, unpack_fragment,
 };
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, Location, Sequence, UNIT_BYTES};
 
@@ -116,9 +116,11 @@ pub enum Object {
 
 /// The index that a clean stop has left of a shard.
 struct FoundIndex {
-    index: Index,
-    /// Invalid entries that were left out.
-    refused: usize,
+    table: Option<Index>,
+    /// Number of valid entries.
+    entries: u64,
+    /// Invalid entries.
+    refused: u64,
     /// Offset and length, and what is wrong.
     damaged_pages: Vec<(u64, u64, String)>,
 }
@@ -343,7 +345,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         }
     }
 
-    /// Checks the index that a clean stop has left of a shard, and returns it.
+    /// Checks the index that a clean stop has left of a shard. Returns it if it is a table: one in pages may be larger than memory.
     async fn index(&mut self, shard: u32, manifest: &[ManifestEntry]) -> Option<Index> {
         if self.superblock.state != State::Clean {
             return None;
@@ -357,21 +359,20 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 return None;
             }
         };
-        let entries = found.index.len() as u64;
+        let entries = found.entries;
         let object = Object::Index { shard, entries };
         self.tell(Finding::good("index-image", offset, len, object));
-        let is_whole = found.damaged_pages.is_empty();
         for (offset, len, what) in found.damaged_pages {
             self.tell(Finding::bad("index-page", offset, len, what));
         }
         if found.refused > 0 {
             let message = format!("{} index entries of shard {shard} are invalid", found.refused);
             self.tell(Finding {
-                count: found.refused as u64,
+                count: found.refused,
                 ..Finding::bad("index-entry", offset, len, message)
             });
         }
-        is_whole.then_some(found.index)
+        found.table
     }
 
     async fn read_index(
@@ -394,47 +395,54 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         let damaged = |what| ImageError::Contents { shard, what };
         let image = read_image(self.cache, geometry, &state).await?;
         let mut contents = ImageContents::parse(&image, geometry, &state, manifest).map_err(damaged)?;
-        let mut found = FoundIndex {
-            index: empty_index(geometry),
-            refused: 0,
-            damaged_pages: Vec::new(),
-        };
         match contents.kind {
             IndexKind::Table => {
-                (found.index, found.refused) = contents.table(geometry, shard).map_err(damaged)?;
+                let (table, refused) = contents.table(geometry, shard).map_err(damaged)?;
+                Ok(Some(FoundIndex {
+                    entries: table.len() as u64,
+                    table: Some(table),
+                    refused: refused as u64,
+                    damaged_pages: Vec::new(),
+                }))
             }
             IndexKind::Pages => {
-                let pages = contents.pages(geometry).map_err(damaged)?;
-                self.read_pages(shard, &pages, &mut contents.regions, &mut found)
-                    .await;
+                let image = contents.pages(geometry).map_err(damaged)?;
+                let found = self.read_pages(shard, image, &mut contents.regions);
+                Ok(Some(found.await))
             }
         }
-        Ok(Some(found))
     }
 
-    async fn read_pages(&self, shard: u32, image: &PageImage, regions: &mut Regions, found: &mut FoundIndex) {
-        let (geometry, len) = (&self.superblock.geometry, image.page_bytes());
-        for page in image.pages() {
-            let offset = geometry.shard_index_offset(shard) + u64::from(page.slot) * len as u64;
-            let (bytes, read) = self.cache.read_at(offset, IoBuf::new(len)).await;
-            let entries = read
-                .map_err(|error| error.to_string())
-                .and_then(|()| image.entries(page, &bytes));
-            let entries = match entries {
-                Ok(entries) => entries,
-                Err(what) => {
-                    found.damaged_pages.push((offset, len as u64, what));
-                    continue;
-                }
-            };
-            for (block, entry) in entries {
-                match count_entry(regions, geometry, shard, block, entry) {
-                    true => {
-                        found.index.insert(block, entry);
-                    }
-                    false => found.refused += 1,
+    /// Checks each page as a start does.
+    async fn read_pages(&self, shard: u32, mut image: PageImage, regions: &mut Regions) -> FoundIndex {
+        let (geometry, len, pages) = (&self.superblock.geometry, image.page_bytes(), image.pages());
+        let (mut damaged_pages, mut refused) = (Vec::new(), 0);
+        for (slots, some) in image.runs(&pages) {
+            let offset = geometry.shard_index_offset(shard) + u64::from(slots.start) * len as u64;
+            let (read, result) = self.cache.read_at(offset, IoBuf::new(slots.len() * len)).await;
+            let result = result.map_err(|error| error.to_string());
+            for page in some {
+                let at = (page.slot - slots.start) as usize * len;
+                let entries = result.clone().and_then(|()| {
+                    let mut entries = image.entries(*page, &read[at..at + len])?;
+                    let all = entries.len();
+                    entries.retain(|(block, entry)| {
+                        let allowed = self.superblock.dirty || !entry.dirty();
+                        allowed && count_entry(regions, geometry, shard, *block, *entry)
+                    });
+                    refused += (all - entries.len()) as u64;
+                    image.count(&entries)
+                });
+                if let Err(what) = entries {
+                    damaged_pages.push((offset + at as u64, len as u64, what));
                 }
             }
+        }
+        FoundIndex {
+            table: None,
+            entries: image.len() as u64,
+            refused,
+            damaged_pages,
         }
     }
 

@@ -48,6 +48,7 @@ pub enum Order {
     /// Load the index images of the clean stop that ended `epoch`. Returns the number of refused entries.
     Load {
         epoch: Epoch,
+        progress: ProgressBar,
         reply: OneSender<Result<u64, ImageError>>,
     },
     /// Recover the log after a crash.

@@ -25,7 +25,7 @@ use crate::worker::{self, WorkerParts};
 /// Time limit for a thread to store admitted blocks, or to read or write its index.
 const STOP_WITHIN: Duration = Duration::from_secs(300);
 /// Time limit of a recovery that makes no progress. One that does may take as long as it needs.
-const RECOVERY_STALLED: Duration = Duration::from_secs(600);
+const START_STALLED: Duration = Duration::from_secs(600);
 /// How often the progress of a recovery is checked, and reported to systemd.
 const PROGRESS_EVERY: Duration = Duration::from_secs(20);
 
@@ -151,6 +151,29 @@ impl Threads {
             .collect()
     }
 
+    /// Orders a step of a start that reads `what`, and may take as long as it makes progress: once for each region.
+    fn ask_with_progress<T: Send>(
+        &self,
+        what: &'static str,
+        order: impl Fn(ProgressBar, OneSender<T>) -> Order,
+    ) -> Reached<Vec<T>> {
+        let regions = self.regions.load(Ordering::Relaxed);
+        let progress = start_bar(regions, what);
+        let moved = |done: u64| {
+            let percent = (100 * done).checked_div(regions).unwrap_or(0);
+            systemd::starting_takes_longer(START_STALLED, &format!("starting: reading {what}, {percent} %"));
+        };
+        let answers = self.ask_and_wait(
+            |reply| order(progress.clone(), reply),
+            |answer| {
+                let position = || progress.position();
+                wait_while_moving(&answer, position, moved, PROGRESS_EVERY, START_STALLED)
+            },
+        );
+        progress.finish_and_clear();
+        answers
+    }
+
     /// Ends all threads, and waits until they have ended.
     pub(crate) fn end(&self) {
         for mailbox in &self.mailboxes {
@@ -181,30 +204,20 @@ impl ShardSet for Threads {
     }
 
     async fn load_images(&self, epoch: Epoch) -> Reached<Result<u64, ImageError>> {
-        let loaded = self.ask(STOP_WITHIN, |reply| Order::Load { epoch, reply })?;
-        Ok(worst_load(loaded))
+        let loaded = self.ask_with_progress("the index", |progress, reply| Order::Load {
+            epoch,
+            progress,
+            reply,
+        });
+        Ok(worst_load(loaded?))
     }
 
     async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>> {
-        let regions = self.regions.load(Ordering::Relaxed);
-        let progress = recovery_bar(regions);
-        let order = |reply| Order::Recover {
+        let parts = self.ask_with_progress("the log", |progress, reply| Order::Recover {
             trust,
-            progress: progress.clone(),
+            progress,
             reply,
-        };
-        let moved = |done: u64| {
-            let percent = (100 * done).checked_div(regions).unwrap_or(0);
-            systemd::starting_takes_longer(
-                RECOVERY_STALLED,
-                &format!("starting: reading the log, {percent} %"),
-            );
-        };
-        let parts = self.ask_and_wait(order, |answer| {
-            let position = || progress.position();
-            wait_while_moving(&answer, position, moved, PROGRESS_EVERY, RECOVERY_STALLED)
         });
-        progress.finish_and_clear();
         let mut total = Recovered::default();
         for part in parts? {
             match part {
@@ -289,15 +302,14 @@ fn wait_while_moving<T: Send>(
     }
 }
 
-/// A progress bar for crash recovery on a terminal; nothing in a pipe.
-fn recovery_bar(regions: u64) -> ProgressBar {
+/// A progress bar on a terminal; nothing in a pipe.
+fn start_bar(regions: u64, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(regions), ProgressDrawTarget::stderr());
     // The template is a constant of this program. If it were wrong, a bar in the default style would do.
-    if let Ok(style) =
-        ProgressStyle::with_template("recovering the cache {bar:28.cyan/dim} {percent:>3}%  {eta}")
-    {
+    if let Ok(style) = ProgressStyle::with_template("reading {msg} {bar:28.cyan/dim} {percent:>3}%  {eta}") {
         bar.set_style(style.progress_chars("━━─"));
     }
+    bar.set_message(what);
     bar
 }
 

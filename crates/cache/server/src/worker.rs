@@ -142,9 +142,13 @@ impl Worker {
             Order::Piece { shard, piece, reply } => self.piece(shard, piece, reply),
             Order::Session(session) => self.session(session),
             Order::Build { superblock, reply } => self.build(superblock, reply),
-            Order::Load { epoch, reply } => {
-                self.step(reply, async move |group| group.load_images(epoch).await);
-            }
+            Order::Load {
+                epoch,
+                progress,
+                reply,
+            } => self.step(reply, async move |group| {
+                Ok(group.load_images_with(epoch, || progress.inc(1)).await)
+            }),
             Order::Recover {
                 trust,
                 progress,

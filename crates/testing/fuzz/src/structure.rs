@@ -192,8 +192,8 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
         Kind::Page => some(&[(0, 5), (5, 2), (8, 8), (16, 1)]),
         Kind::Region => Vec::new(),
         Kind::Image => {
-            let mut all = some(&[(8, 8), (16, 4)]);
-            // Open regions, index entries: numbers of 4 or 8 bytes.
+            let mut all = some(&[(8, 8), (16, 4), (20, 4)]);
+            // Open regions, index entries, the head of an index in pages: numbers of 4 or 8 bytes.
             all.extend((32..bytes.len().saturating_sub(8)).step_by(4).map(|at| (at, 4)));
             all.extend((32..bytes.len().saturating_sub(8)).step_by(8).map(|at| (at, 8)));
             all

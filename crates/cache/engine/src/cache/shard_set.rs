@@ -94,12 +94,14 @@ pub fn worst_save(outcomes: impl IntoIterator<Item = Result<(), ImageError>>) ->
 }
 
 /// Combines the results of loading the images of several shards: the number of refused entries, or the worst error. A contradiction is the
-/// worst, because the log must not be read then; a missing image is the least.
+/// worst, because the log must not be read then. Least is an image that is missing or damaged in a shard whose log has the same contents: that
+/// says nothing of the logs of the others.
 pub fn worst_load(outcomes: impl IntoIterator<Item = Result<u64, ImageError>>) -> Result<u64, ImageError> {
     let rank = |error: &ImageError| match error {
         ImageError::Absent { .. } => 0,
-        ImageError::Contradiction { .. } => 2,
-        _ => 1,
+        ImageError::Damaged { .. } => 1,
+        ImageError::Contradiction { .. } => 3,
+        _ => 2,
     };
     let (mut refused, mut worst) = (0, None);
     for outcome in outcomes {
@@ -215,6 +217,19 @@ impl<P: Platform> ShardGroup<P> {
         self.shards.replace(Rc::from([]));
     }
 
+    /// As [`ShardSet::load_images`]; calls `region_done` as often as a shard has regions while its index pages are read.
+    ///
+    /// # Errors
+    /// The worst [`ImageError`]: all shards must then be built again.
+    pub async fn load_images_with(&self, epoch: Epoch, region_done: impl Fn()) -> Result<u64, ImageError> {
+        let mut outcomes = Vec::new();
+        for shard in self.shards().iter() {
+            let refused = shard.load_image(epoch, &region_done).await;
+            outcomes.push(refused.map(|refused| refused as u64));
+        }
+        worst_load(outcomes)
+    }
+
     /// As [`ShardSet::recover`]; calls `region_done` after each region that was read.
     ///
     /// # Errors
@@ -281,11 +296,7 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
     }
 
     async fn load_images(&self, epoch: Epoch) -> Reached<Result<u64, ImageError>> {
-        let mut outcomes = Vec::new();
-        for shard in self.shards().iter() {
-            outcomes.push(shard.load_image(epoch).await.map(|refused| refused as u64));
-        }
-        Ok(worst_load(outcomes))
+        Ok(self.load_images_with(epoch, || ()).await)
     }
 
     async fn recover(&self, trust: Trust) -> Reached<Result<Recovered, RecoverError>> {
@@ -347,5 +358,32 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
 
     fn origin_writes(&self) -> &OriginWrites {
         &self.parts.origin_writes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only the manifests of shards that are warm, or whose image is absent or damaged, are known to be those of the stop.
+    #[test]
+    fn a_shard_whose_log_is_not_known_to_be_whole_decides() {
+        let (shard, what) = (0, String::new);
+        let absent = || Err(ImageError::Absent { shard, what: what() });
+        let damaged = || Err(ImageError::Damaged { shard, what: what() });
+        let contents = || Err(ImageError::Contents { shard, what: what() });
+        let contradiction = || Err(ImageError::Contradiction { shard, what: what() });
+        type Outcome<'a> = &'a dyn Fn() -> Result<u64, ImageError>;
+        let ranked: [Outcome<'_>; 4] = [&absent, &damaged, &contents, &contradiction];
+        for (rank, worse) in ranked.iter().enumerate() {
+            for better in &ranked[..=rank] {
+                for pair in [[better(), worse()], [worse(), better()], [Ok(1), worse()]] {
+                    let found = worst_load(pair).expect_err("one has failed");
+                    let expected = worse().expect_err("it has failed");
+                    assert_eq!(std::mem::discriminant(&found), std::mem::discriminant(&expected));
+                }
+            }
+        }
+        assert_eq!(worst_load([Ok(1), Ok(2)]).expect("both are warm"), 3);
     }
 }

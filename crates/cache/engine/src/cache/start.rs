@@ -11,8 +11,8 @@ use crate::units::Epoch;
 /// How a cache starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// After a clean stop: the index images of this epoch are used. If it left none, because the index was or is in pages, the log is
-    /// read.
+    /// After a clean stop: the index images of this epoch are used. If there is none that fits, the log is read: see
+    /// [`ImageError::Absent`](crate::shard::ImageError::Absent).
     Warm(Epoch),
     /// After a crash: recovered from the log; blocks of stripes that had writes in flight are dropped.
     Recovered,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 01dggggg                     same     the place of the entry before it
-//! 1dgggsss spppppppp           behind   a fragment near the end of the one before it
+//! 1dgggsss sppppppp            behind   a fragment near the end of the one before it
 //! 00wwgggg tttttttt            other    any entry: bits 37..45 of it, then its low 37 bits
 //!
 //! d  dirty

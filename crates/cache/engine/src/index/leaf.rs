@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bytes 0..8   first block (40 bits), bytes of stretches (16 bits), 0
-//! bytes 8..16  mark of the opening that wrote it
+//! bytes 8..16  mark of the index: of the opening that began it, empty or from the log
 //! then         stretches: number of bytes (1 byte, at most 128), codes of entries (see `super::code`)
 //! then         zeros
 //! ```

@@ -51,7 +51,7 @@ pub struct PagePlan {
     pub slots: u32,
     /// Memory for all of the index, in bytes. It has [`Self::frames_min`] pages in any case.
     pub memory_bytes: u64,
-    /// In each page that is written: tells this opening from all others.
+    /// In each page that is written: tells an index that this opening begins from all others. One that it inherits keeps its own.
     pub mark: u64,
     /// Fewest pages in memory.
     pub frames_min: usize,
@@ -174,6 +174,8 @@ pub struct PagedIndex {
     is_abandoned: bool,
     /// The next frame that may leave memory.
     hand: usize,
+    /// The last frame that was looked at for a write.
+    written: usize,
     slots: Slots,
     hits: HitBits,
     retired: Retired,
@@ -197,6 +199,7 @@ impl PagedIndex {
             plan,
             is_abandoned: false,
             hand: 0,
+            written: 0,
             slots: Slots::new(plan.slots),
             hits: HitBits::new(plan.region_bytes),
             retired: Retired::new(plan.region_bytes),

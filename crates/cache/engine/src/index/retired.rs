@@ -19,6 +19,9 @@ use super::entry::Entry;
 use super::{Place, bytes_of};
 use crate::units::Location;
 
+/// More retirements than there can be.
+const COUNT_MAX: u64 = 1 << 63;
+
 /// What is known of a region.
 #[derive(Clone, Copy, Debug, Default)]
 struct Region {
@@ -137,7 +140,7 @@ impl Retired {
         }
     }
 
-    /// From the number of retirements, and that of the last one of each region. No entry is counted.
+    /// From the number of retirements, which is below 2^63, and that of the last one of each region. No entry is counted.
     ///
     /// # Errors
     /// They contradict each other; how, in words.
@@ -146,6 +149,9 @@ impl Retired {
         count: u64,
         numbers: impl Iterator<Item = u64>,
     ) -> Result<Self, String> {
+        if count >= COUNT_MAX {
+            return Err(format!("{count} retirements"));
+        }
         let mut this = Self::new(region_bytes);
         this.count = count;
         for retired_at in numbers {

@@ -119,8 +119,7 @@ fn open_bytes_max(geometry: &Geometry) -> u64 {
     HEADER_BYTES as u64 + 2 * open
 }
 
-/// The table of a shard without blocks.
-pub(crate) fn empty_index(geometry: &Layout) -> Index {
+fn empty_index(geometry: &Layout) -> Index {
     Index::new(geometry.local_blocks(), geometry.blocks_planned())
 }
 
@@ -177,7 +176,7 @@ impl<'a> ImageContents<'a> {
         let (index_bytes, open_count) = (input.u64()?, input.u32()?);
         let kind = match input.u32()? {
             0 => IndexKind::Table,
-            1 => IndexKind::Pages,
+            1 if geometry.index_bytes > 0 => IndexKind::Pages,
             other => return Err(format!("an index of kind {other}")),
         };
         input.skip(HEADER_BYTES - 24)?;

@@ -4,7 +4,8 @@ use flaz_device::DeviceError;
 
 use crate::format::FormatError;
 
-/// Why an index image could not be written or read. The shard then starts cold.
+/// Why an index image could not be written or read. The cache then starts cold, or from the log if that has the same contents, or if
+/// blocks may be dirty.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The device failed.
@@ -51,7 +52,8 @@ pub enum ImageError {
         /// How they differ.
         what: String,
     },
-    /// There is no usable image, because the index was or is in pages. The log has the same contents.
+    /// There is no image that fits: the index was a table and is in pages now, or the other way round, or its pages could not be kept. The
+    /// log has the same contents.
     #[error("shard {shard} has no index image that fits: {what}")]
     Absent {
         /// The shard.

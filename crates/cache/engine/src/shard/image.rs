@@ -166,7 +166,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// The image, after freeing as many regions as it needs. It cannot represent an unfinished reclaim or an unwritten
-    /// tombstone. Empty, if index pages cannot be written: then the next start reads the log.
+    /// tombstone. Empty, if the index is in pages, and they cannot be written or no region can be freed: then the next start reads the log.
     async fn fit_image(self: &Rc<Self>) -> Result<Vec<u8>, ImageError> {
         let before = self.map.len();
         loop {
@@ -208,6 +208,9 @@ impl<P: Platform> Shard<P> {
                 return Ok(self.image());
             }
             if !self.allocate_one().await && !self.reclaim_one(false).await {
+                if self.map.is_paged() && self.reclaimer.unfinished().is_none() {
+                    return Ok(Vec::new());
+                }
                 let what = format!("{regions} regions are needed, and none can be freed");
                 return Err(ImageError::Contents {
                     shard: self.id.number,
@@ -252,7 +255,11 @@ impl<P: Platform> Shard<P> {
 
     /// Fills the index from an image whose regions are as the manifest has them, and counts the entries there. Returns the number of
     /// entries that were refused.
-    async fn load_index(&self, contents: &mut ImageContents<'_>) -> Result<usize, ImageError> {
+    async fn load_index(
+        &self,
+        contents: &mut ImageContents<'_>,
+        tell: impl Fn(),
+    ) -> Result<usize, ImageError> {
         let (shard, geometry) = (self.id.number, &self.id.opened);
         let may_be_dirty = |dirty: u64| match dirty > 0 && !self.id.may_be_dirty {
             true => {
@@ -280,7 +287,7 @@ impl<P: Platform> Shard<P> {
                 if !self.map.fits(&image) {
                     return Err(self.absent("its pages have another size"));
                 }
-                self.count_pages(&mut image, &mut contents.regions).await?;
+                self.count_pages(&mut image, &mut contents.regions, tell).await?;
                 may_be_dirty(image.dirty_blocks())?;
                 self.map.inherit_pages(image);
                 Ok(0)
@@ -290,11 +297,12 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Restores the state of the last clean stop. Returns the number of index entries that were refused.
+    /// Restores the state of the last clean stop. Returns the number of index entries that were refused. `tell` is called as often as there
+    /// are regions while index pages are read.
     ///
     /// # Errors
     /// [`ImageError`]: the shard stays empty.
-    pub async fn load_image(self: &Rc<Self>, epoch: Epoch) -> Result<usize, ImageError> {
+    pub async fn load_image(self: &Rc<Self>, epoch: Epoch, tell: impl Fn()) -> Result<usize, ImageError> {
         let state = read_state(
             self.cache.device(),
             &self.id.opened,
@@ -318,7 +326,7 @@ impl<P: Platform> Shard<P> {
             return Err(self.contradiction(format!("checksum {found:#010x}, expected {expected:#010x}")));
         }
         if may_be_paged && state.image_bytes == 0 {
-            return Err(self.absent("its index pages could not be written"));
+            return Err(self.absent("its index is in pages, which could not be kept"));
         }
         if self.map.is_paged() && state.image_bytes > page_image_bytes_max(&self.id.opened) {
             // It is not read, because it may not fit in memory.
@@ -334,7 +342,7 @@ impl<P: Platform> Shard<P> {
         })?;
         let mut contents = ImageContents::parse(&image, &self.id.layout, &state, &manifest.entries)
             .map_err(|what| self.contradiction(what))?;
-        let refused = self.load_index(&mut contents).await?;
+        let refused = self.load_index(&mut contents, tell).await?;
         // No write was in flight, so a bit is set only if a flush of the origin failed, or if the host could not record the
         // origin's fingerprint.
         let loaded = self.load_intents().await;
@@ -361,7 +369,13 @@ impl<P: Platform> Shard<P> {
                 "dropped blocks that the origin may have lost in a failed flush"
             );
         }
-        Ok(refused)
+        match self.map.failure() {
+            Some(what) => {
+                let shard = self.id.number;
+                Err(ImageError::Contents { shard, what })
+            }
+            None => Ok(refused),
+        }
     }
 }
 
@@ -421,7 +435,7 @@ mod tests {
             assert_eq!(first.log.open_numbers() == open, !damaged);
             saved?;
             shard(&env, &cache, geometry, 2)
-                .load_image(crate::units::Epoch(1))
+                .load_image(crate::units::Epoch(1), || ())
                 .await
                 .map(drop)
         })

@@ -9,6 +9,7 @@ use futures_util::stream::iter;
 use super::contents::count_entry;
 use super::errors::ImageError;
 use super::log::Regions;
+use super::recover_records::Progress;
 use super::{Platform, Shard};
 use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::index::{CHANGES_MIN, Entry, PageImage, Pass};
@@ -21,9 +22,8 @@ pub(super) const GHOST_SHARE: u64 = 4;
 /// Most pages that are checked for each 16 MiB of a region that is freed: more than it can have left without valid entries, unless its
 /// blocks are short and in random order.
 const CHECKED_PAGES_MAX: u64 = 256;
-/// Bytes of pages that a start reads at a time, and number of such reads at the same time.
-const RUN_BYTES: usize = 64 << 10;
-const RUNS_MAX: usize = 16;
+/// Number of reads of a start at the same time.
+const READS_MAX: usize = 16;
 
 impl<P: Platform> Shard<P> {
     /// Waits until the index pages of blocks of one stripe are in memory: see [`BlockMap::load`](super::map::BlockMap::load). If pages
@@ -92,19 +92,22 @@ impl<P: Platform> Shard<P> {
         &self,
         image: &mut PageImage,
         regions: &mut Regions,
+        tell: impl Fn(),
     ) -> Result<(), ImageError> {
         let (shard, pages, page_bytes) = (self.id.number, image.pages(), image.page_bytes());
         let damaged = |what: String| ImageError::Damaged { shard, what };
-        let runs = pages.chunk_by(|page, next| page.slot + 1 == next.slot);
-        let runs = runs.flat_map(|run| run.chunks(RUN_BYTES / page_bytes));
-        let reads = runs.map(async |run| {
-            let slots = run[0].slot..run[0].slot + run.len() as u32;
-            (run, self.cache.read_pages(slots, page_bytes).await)
+        let mut progress = Progress::new(tell, self.id.opened.regions_per_shard.into());
+        let reads = image.runs(&pages).map(async |(slots, pages)| {
+            let read = self.cache.read_pages(slots.clone(), page_bytes).await;
+            (slots.start, pages, read)
         });
-        let mut reads = iter(reads).buffered(RUNS_MAX);
-        while let Some((run, read)) = reads.next().await {
+        let (mut reads, mut done) = (iter(reads.collect::<Vec<_>>()).buffered(READS_MAX), 0);
+        while let Some((first, some, read)) = reads.next().await {
             let read = read.map_err(|error| damaged(error.to_string()))?;
-            for (page, bytes) in run.iter().zip(read.chunks_exact(page_bytes)) {
+            done += some.len() as u128;
+            progress.at(done, pages.len() as u128);
+            for page in some {
+                let bytes = &read[(page.slot - first) as usize * page_bytes..][..page_bytes];
                 let entries = image.entries(*page, bytes);
                 let entries =
                     entries.map_err(|what| damaged(format!("page in slot {}: {what}", page.slot)))?;

@@ -163,7 +163,7 @@ use tasks::{Phase, TaskGroup};
 use tuning::Tuning;
 use writeback::{Level, Writeback};
 
-pub(crate) use contents::{ImageContents, IndexKind, count_entry, empty_index, read_image, read_state};
+pub(crate) use contents::{ImageContents, IndexKind, count_entry, read_image, read_state};
 pub use errors::{ImageError, RecoverError};
 pub use fence::NO_SPACE;
 pub use fragment::{FragmentError, unpack as unpack_fragment};

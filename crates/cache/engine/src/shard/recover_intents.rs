@@ -50,6 +50,7 @@ impl<P: Platform> Shard<P> {
         while self.cache.is_marking() {
             self.intents.changed().await;
         }
+        self.pages_written().await;
         outcome
     }
 

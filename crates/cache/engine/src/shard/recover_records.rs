@@ -145,15 +145,21 @@ impl Changes<'_> {
 }
 
 /// Reports the regions of a shard one by one, as the passes over them proceed.
-struct Progress<F> {
+pub(super) struct Progress<F> {
     tell: F,
     told: u64,
     regions: u64,
 }
 
 impl<F: Fn()> Progress<F> {
+    /// Calls `tell` as often as there are regions.
+    pub(super) fn new(tell: F, regions: u64) -> Self {
+        let told = 0;
+        Self { tell, told, regions }
+    }
+
     /// `part` of `whole` is done.
-    fn at(&mut self, part: u128, whole: u128) {
+    pub(super) fn at(&mut self, part: u128, whole: u128) {
         let done = u128::from(self.regions) * part / whole;
         while u128::from(self.told) < done {
             (self.tell)();
@@ -179,11 +185,7 @@ impl<P: Platform> Shard<P> {
     ) -> Result<Vec<InUse>, RecoverError> {
         let (shard, wanted) = (self.id.number, regions_in_use(manifest));
         let regions = manifest.entries.len() as u64;
-        let mut progress = Progress {
-            tell,
-            told: 0,
-            regions,
-        };
+        let mut progress = Progress::new(tell, regions);
         let mut found = Vec::new();
         if let Some(entries_max) = self.recovery_entries_max() {
             let mut pass = Pass::first(self.id.layout.local_blocks(), entries_max);

@@ -6,6 +6,7 @@ use flaz_device::DeviceOp;
 use flaz_engine::planted::page_index;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
+use flaz_sim::DiskConfig;
 
 use crate::growth::ALL_MODES;
 use crate::world::{Live, World};
@@ -217,7 +218,7 @@ fn a_start_after_a_clean_stop_reads_pages_and_not_the_log() {
     }
 }
 
-/// While the cache is not served, a page is damaged, or becomes an older version of itself.
+/// While the cache is not served, a page is damaged.
 #[test]
 fn pages_that_were_damaged_since_the_stop_cost_a_slow_start() {
     for mode in ALL_MODES {
@@ -280,5 +281,93 @@ fn a_stop_whose_writes_fail_leaves_nothing_stale() {
         }
         // A failed write of a page is repeated, others end the use of the cache.
         assert!((1..writes).contains(&stopped), "{mode}: {stopped} of {writes}");
+    }
+}
+
+/// While the cache is not served, a slot becomes what it was at the stop before.
+#[test]
+fn pages_that_were_rolled_back_since_the_stop_cost_a_slow_start() {
+    let (world, _) = stopped(8, Mode::WriteBack);
+    let (start, len) = (world.geometry.index_offset(), world.geometry.index_bytes as usize);
+    let before = world.now().0.read(start, len);
+    let cached = world.sim.block_on(async {
+        let live = world.open().await;
+        used(&live).await;
+        live.stored().await;
+        let cached = live.stats().holdings.cached_blocks;
+        live.stop().await.expect("stops in order");
+        cached
+    });
+    let world = world.reboot(8);
+    let now = world.now().0.read(start, len);
+    let mut slow = 0;
+    for (slot, (old, new)) in before.chunks_exact(512).zip(now.chunks_exact(512)).enumerate() {
+        if old == new {
+            continue;
+        }
+        let next = world.boot(slot as u64, world.now());
+        next.cache.poke(start + slot as u64 * 512, old);
+        let is_in_use = !next.damage().is_empty();
+        warm(&next, cached, if is_in_use { FROM_LOG } else { FROM_IMAGE });
+        slow += u64::from(is_in_use);
+    }
+    assert!(slow > 3, "{slow}");
+}
+
+/// The area is full of other pages: a clean stop leaves no image, and the log has all blocks.
+#[test]
+fn a_stop_that_cannot_write_all_pages_leaves_no_image() {
+    page_index(true);
+    let cache = DiskConfig {
+        alignment: 4096,
+        ..DiskConfig::fast(1 << 20)
+    };
+    let world = World::on(9, Mode::WriteBack, cache, 1);
+    let slots = world.geometry.index_bytes / 4096;
+    let cached = world.sim.block_on(async {
+        let live = world.open().await;
+        used(&live).await;
+        live.stored().await;
+        let holdings = live.stats().holdings;
+        assert!(
+            holdings.index_pages > slots,
+            "{} in {slots}",
+            holdings.index_pages
+        );
+        live.stop().await.expect("stops in order");
+        holdings.cached_blocks
+    });
+    warm(&world.reboot(9), cached, FROM_LOG);
+}
+
+/// One shard is warm and drops blocks whose intent is set, the index of another one is damaged: all are recovered from the log.
+#[test]
+fn a_warm_shard_that_is_recovered_after_all_leaves_nothing_behind() {
+    page_index(true);
+    for seed in 0..8 {
+        let world = World::shards(seed, Mode::WriteBack, 2);
+        assert!(world.geometry.index_bytes > 0, "it has an area");
+        world.sim.block_on(async {
+            let live = world.open().await;
+            live.warm(0..2 * USED).await;
+            used(&live).await;
+            live.stop().await.expect("stops in order");
+        });
+        let next = world.reboot(seed);
+        next.cache.flip_bit(next.geometry.shard_intent_offset(0) + 20, 1);
+        let start = next.geometry.shard_index_offset(1);
+        for slot in 0..next.geometry.shard_index_len() / 512 {
+            next.cache.flip_bit(start + slot * 512 + 20, 1);
+        }
+        next.sim.block_on(async {
+            let live = next.open().await;
+            assert!(live.cache.recovered.regions > 0);
+            for _ in 0..3 {
+                assert_eq!(right_or_refused(&live).await, 0);
+                used(&live).await;
+            }
+            assert!(!live.failed());
+            live.stop().await.expect("stops in order");
+        });
     }
 }

@@ -13,8 +13,11 @@
 //! - A start reads each page that it names once before the index is used, and counts the entries. So the counts are not in it; a damaged
 //!   page is found when the log still has all blocks; and entries that were made up cannot contradict the counts later.
 
+use std::ops::Range;
+
 use super::super::code::BLOCK_BITS;
 use super::super::directory::Directory;
+use super::super::entry::Place as Site;
 use super::super::leaf::aligned;
 use super::{
     Entry, Fragments, HitBits, Leaf, PAGE_BYTES, PagePlan, PagedIndex, Place, Retired, STAMP_BYTES, Saved,
@@ -22,7 +25,7 @@ use super::{
 };
 use crate::format::geometry::Geometry;
 use crate::planted::{PlantedBug, planted};
-use crate::units::LocalBlock;
+use crate::units::{LocalBlock, Location};
 
 const HEAD_BYTES: usize = 40;
 const PAGE_ENTRY_BYTES: usize = 16;
@@ -40,6 +43,9 @@ pub struct PageImage {
     fragments: Fragments,
     len: usize,
 }
+
+/// Bytes of the area for index pages that are read at a time.
+const READ_BYTES: usize = 64 << 10;
 
 /// A page that an image names.
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +184,16 @@ impl PageImage {
         pages
     }
 
+    /// What to read at a time, of the pages in the order of their slots: slots, and the pages there. Slots between them are read, too.
+    pub fn runs<'a>(
+        &self,
+        pages: &'a [ImagePage],
+    ) -> impl Iterator<Item = (Range<u32>, &'a [ImagePage])> + use<'a> {
+        let most = (READ_BYTES / self.page_bytes) as u32;
+        let runs = pages.chunk_by(move |page, next| page.slot / most == next.slot / most);
+        runs.map(|run| (run[0].slot..run[run.len() - 1].slot + 1, run))
+    }
+
     /// The entries of a page, without those of regions that were freed since it was checked.
     ///
     /// # Errors
@@ -200,6 +216,9 @@ impl PageImage {
             }
             if entry.dirty() && !saved.dirty {
                 return Err(format!("block {} is dirty", block.0));
+            }
+            if entry.location() == Location(0) && !matches!(entry.place(), Site::SameFilled { .. }) {
+                return Err(format!("block {} is where the first extent begins", block.0));
             }
             if self.retired.is_valid(entry.location(), checked) {
                 entries.push((block, entry));
@@ -228,6 +247,18 @@ impl PageImage {
         }
         self.len += entries.len();
         Ok(())
+    }
+
+    /// Number of blocks that were counted.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no block was counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Number of dirty blocks among those that were counted.

@@ -118,13 +118,15 @@ impl PagedIndex {
     /// Pages to write, `most` at most: changed ones that leave memory, in the order of their slots. Each must be ended with
     /// [`Self::end_write`].
     pub fn begin_writes(&mut self, most: usize) -> Vec<PageWrite> {
-        let mut writes = Vec::new();
-        let count = self.frames.len();
-        let hand = self.hand;
-        for number in (1..=count).map(|n| (hand + n) % count) {
-            if writes.len() == most {
+        let (mut writes, mut left) = (Vec::new(), self.leaving);
+        let (count, from) = (self.frames.len(), self.written);
+        for number in (1..=count).map(|n| (from + n) % count) {
+            if writes.len() == most || left == 0 {
                 break;
             }
+            let leaves = |frame: &Frame| frame.stay == Stay::Leaving;
+            left -= usize::from(self.frames[number].as_ref().is_some_and(leaves));
+            self.written = number;
             let is_wanted = |frame: &Frame| !frame.is_writing && frame.stay == Stay::Leaving;
             if !self.frames[number].as_ref().is_some_and(is_wanted) {
                 continue;

@@ -42,8 +42,8 @@ pub(super) struct Pages {
     reading: RefCell<BTreeSet<u32>>,
     read_ended: Notify,
     is_writing: Cell<bool>,
-    /// An image of the index was taken: no page is written.
-    has_image: Cell<bool>,
+    /// An image of the index was taken, or there will be none: no page is written any more.
+    is_sealed: Cell<bool>,
     /// A batch of writes has ended.
     written: Notify,
     failed_batches: Cell<u32>,
@@ -71,7 +71,7 @@ impl Pages {
             reading: RefCell::default(),
             read_ended: Notify::new(),
             is_writing: Cell::new(false),
-            has_image: Cell::new(false),
+            is_sealed: Cell::new(false),
             written: Notify::new(),
             failed_batches: Cell::new(0),
             next_check: Cell::new(LocalBlock(0)),
@@ -183,7 +183,7 @@ impl Pages {
         if self.is_writing.get() {
             return true;
         }
-        if io.is_fenced() || self.failure.borrow().is_some() || self.has_image.get() {
+        if io.is_fenced() || self.failure.borrow().is_some() || self.is_sealed.get() {
             return false;
         }
         let writes = self.index.borrow_mut().begin_writes(WRITES_MAX);
@@ -219,7 +219,7 @@ impl Pages {
                 self.failed_batches.set(0);
             }
             self.written.notify_all();
-            let goes_on = !io.is_fenced() && self.failure.borrow().is_none();
+            let goes_on = !io.is_fenced() && self.failure.borrow().is_none() && !self.is_sealed.get();
             writes = match goes_on && self.index.borrow().wants_writes() {
                 true => self.index.borrow_mut().begin_writes(WRITES_MAX),
                 false => Vec::new(),
@@ -235,16 +235,18 @@ impl Pages {
         while self.index.borrow_mut().leave_changed() {
             any = true;
             if !self.begin_write(io) {
+                // The shard leaves no image. Its successor uses the slots.
+                self.is_sealed.set(true);
                 return None;
             }
-            self.written.notified().await;
+            self.written().await;
         }
         (!self.index.borrow().is_abandoned()).then_some(any)
     }
 
     /// The image of the index, all of whose pages are written. A page that changes from now on stays in memory.
     pub(super) fn last_image(&self) -> Vec<u8> {
-        self.has_image.set(true);
+        self.is_sealed.set(true);
         self.index.borrow().image().expect("all pages are written")
     }
 

@@ -212,6 +212,60 @@ fn a_forged_image_is_refused_or_can_be_used() {
     rig.start(&image).expect("the right one is accepted");
 }
 
+/// The number of retirements is never at its end.
+#[test]
+fn a_forged_number_of_retirements_is_refused() {
+    let mut rig = Rig::new(11);
+    rig.step();
+    let mut image = rig.image();
+    image[16..24].fill(0xff);
+    assert!(rig.start(&image).is_err());
+    image[23] = 0x7f;
+    rig.index = rig.start(&image).expect("there is room for more");
+    for _ in 0..100 {
+        rig.model.clear();
+        rig.index.retire(1, 0);
+    }
+}
+
+/// Whatever a page says, with the right checksum, the image is refused, or the index can be used, and stopped again.
+#[test]
+fn a_forged_page_is_refused_or_can_be_used() {
+    let mut rig = Rig::new(12);
+    for _ in 0..300 {
+        rig.step();
+    }
+    let image = rig.image();
+    let device = rig.device.clone();
+    let pages = image.len() - rig.index.page_count() * PAGE_ENTRY_BYTES;
+    let (mut used, mut random) = (0, Random::new(2));
+    for _ in 0..2000 {
+        let mut forged = image.clone();
+        let entry = pages + random.index(rig.index.page_count()) * PAGE_ENTRY_BYTES;
+        let slot = u32::from_le_bytes(forged[entry + 8..entry + 12].try_into().expect("4 bytes"));
+        let bytes = rig.device.get_mut(&slot).expect("it is there");
+        let at = [random.index(80), SLOT_BYTES - 8 + random.index(8)][random.index(2)];
+        bytes[at] = random.below(256) as u8;
+        let checksum = crc32c::crc32c(bytes).to_le_bytes();
+        forged[entry + 12..entry + 16].copy_from_slice(&checksum);
+        if let Ok(index) = rig.start(&forged) {
+            used += 1;
+            let before = std::mem::replace(&mut rig.index, index);
+            for _ in 0..20 {
+                let block = LocalBlock(random.below(16_000));
+                rig.load(block);
+                rig.index.remove(block);
+                rig.index.insert(block, Entry::fragment(Location(64), 100));
+            }
+            let again = rig.image();
+            rig.start(&again).expect("it is right");
+            rig.index = before;
+        }
+        rig.device.clone_from(&device);
+    }
+    assert!(used > 20, "{used}");
+}
+
 #[test]
 fn a_damaged_page_is_found() {
     let mut rig = Rig::new(10);
