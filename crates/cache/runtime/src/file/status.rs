@@ -20,7 +20,8 @@ pub struct Run {
 impl FileDevice {
     /// Allocation of `len` bytes at `offset`, as at most `runs_max` runs: at least one, unless `len` is 0. Together
     /// they may be shorter than `len` if there are more runs. Runs end on sectors of 512 bytes; a sector that is partly
-    /// data is data. Block devices and file systems without this information are all data.
+    /// data is data. Block devices and file systems without this information are all data, and so is what a file has lost by
+    /// being truncated, because it does not read as zeroes: reading it fails.
     ///
     /// # Errors
     /// The range is not inside the device, or the file system fails.
@@ -47,7 +48,7 @@ impl FileDevice {
                 at = data;
                 continue;
             }
-            let hole = self.next_hole(at)?.clamp(at + 1, end);
+            let hole = self.next_hole(at)?.min(end);
             match runs.last_mut() {
                 Some(last) if !last.hole => last.len += hole - at,
                 _ => runs.push(Run {
@@ -60,26 +61,28 @@ impl FileDevice {
         Ok(runs)
     }
 
-    /// Start of the first data at or after `at`, rounded down to a sector; the end of the device if there is none.
+    /// Start of the first data at or after `at`, rounded down to a sector. Without data, the end of the file: it may be
+    /// before the known end.
     fn next_data(&self, at: u64) -> io::Result<u64> {
         if self.inner.kind == Kind::BlockDevice {
             return Ok(at);
         }
-        match rustix::fs::seek(&self.inner.fd, SeekFrom::Data(at)) {
-            Ok(data) => Ok((data / 512 * 512).max(at)),
-            Err(Errno::NXIO) => Ok(self.known_len()),
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
-            Err(error) => Err(error.into()),
-        }
+        let data = match rustix::fs::seek(&self.inner.fd, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => u64::try_from(rustix::fs::fstat(&self.inner.fd)?.st_size).unwrap_or(0),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+            Err(error) => return Err(error.into()),
+        };
+        Ok((data / 512 * 512).max(at))
     }
 
-    /// Start of the first hole after `at`, rounded up to a sector.
+    /// Start of the first hole after `at`, rounded up to a sector. The end of the file counts as a hole.
     fn next_hole(&self, at: u64) -> io::Result<u64> {
         if self.inner.kind == Kind::BlockDevice {
             return Ok(self.known_len());
         }
         match rustix::fs::seek(&self.inner.fd, SeekFrom::Hole(at)) {
-            Ok(hole) => Ok(hole.div_ceil(512) * 512),
+            Ok(hole) => Ok(hole.max(at + 1).div_ceil(512) * 512),
             Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(self.known_len()),
             Err(error) => Err(error.into()),
         }

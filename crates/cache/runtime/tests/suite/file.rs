@@ -291,6 +291,48 @@ fn holes_are_distinguished_from_data() {
     assert!(device.status(0, (1 << 20) + 1, 9).is_err());
 }
 
+/// A client that takes a range for zeroes does not read it, and would not notice that it is lost.
+#[test]
+fn the_lost_end_of_a_truncated_file_is_no_hole() {
+    const END: u64 = 1 << 20;
+    let hole = |len| Run { len, hole: true };
+    let data = |len| Run { len, hole: false };
+    for (shorter, expected) in [
+        (0, vec![data(END)]),
+        (65_536, vec![hole(65_536), data(END - 65_536)]),
+        (65_536 + 100, vec![hole(65_536), data(END - 65_536)]),
+        (131_072, vec![hole(65_536), data(END - 65_536)]),
+        (131_072 - 100, vec![hole(65_536), data(END - 65_536)]),
+        (
+            262_144,
+            vec![hole(65_536), data(65_536), hole(131_072), data(END - 262_144)],
+        ),
+        (
+            262_144 + 700,
+            vec![hole(65_536), data(65_536), hole(131_584), data(END - 262_656)],
+        ),
+    ] {
+        let scratch = Scratch::new();
+        let path = scratch.file("truncated", END);
+        let device = FileDevice::open(&path, EXCLUSIVE).expect("open");
+        run(async {
+            let data = pattern(65_536, 1);
+            device.write_at(65_536, data, false).await.1.expect("write");
+            device.flush().await.expect("flush");
+        });
+        std::fs::File::options()
+            .write(true)
+            .open(&path)
+            .expect("open")
+            .set_len(shorter)
+            .expect("truncate");
+        let all = device.status(0, END, 100).expect("status");
+        assert_eq!(all, expected, "{shorter} bytes are left");
+        let last = device.status(END - 4096, 4096, 100).expect("status");
+        assert_eq!(last, [data(4096)], "{shorter} bytes are left");
+    }
+}
+
 #[test]
 fn a_locked_file_is_refused_and_the_holder_named() {
     let scratch = Scratch::new();
