@@ -174,6 +174,7 @@ pub async fn walk<C: Device>(
     let mut walk = Walk {
         cache,
         superblock: &superblock,
+        may_be_dirty: superblock.dirty,
         visit,
         done: 0,
         decoders: Decoders::default(),
@@ -189,6 +190,8 @@ pub async fn walk<C: Device>(
 struct Walk<'a, C, V> {
     cache: &'a C,
     superblock: &'a Superblock,
+    /// A superblock says that blocks may be dirty, or is damaged and may have said so.
+    may_be_dirty: bool,
     visit: &'a mut V,
     done: u64,
     decoders: Decoders,
@@ -204,7 +207,9 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             let (page, result) = self.cache.read_at(slot, IoBuf::new(SUPERBLOCK_BYTES)).await;
             result?;
             let len = SUPERBLOCK_BYTES as u64;
-            self.tell(match Superblock::parse(&page, self.cache.len()) {
+            let parsed = Superblock::parse(&page, self.cache.len());
+            self.may_be_dirty |= parsed.is_err();
+            self.tell(match parsed {
                 Ok(parsed) if parsed.contradicted => {
                     Finding::bad("superblock", slot, len, Unreadable::Contradicted)
                 }
@@ -640,8 +645,9 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 let kind = if is_group { "group" } else { "fragment" };
                 Finding::good(&format!("{kind}-{name}"), offset, len, object)
             }
-            // The origin has older contents, unless a later record marks the block as cleaned.
-            Err(error) if dirty && live != Some(false) => {
+            // The origin has older contents, unless a later record marks the block as cleaned, as one does for every block if
+            // the superblock says that none is dirty.
+            Err(error) if dirty && self.may_be_dirty && live != Some(false) => {
                 let first = identity.block.0 * BLOCK_BYTES as u64;
                 let what = format!(
                     "bytes {first} to {} of the origin: {error}",

@@ -14,6 +14,14 @@ const LEN: usize = 64 << 10;
 
 /// A cache with dirty blocks, one of which is damaged. Returns the offset of the block on the origin.
 fn damaged(scratch: &Scratch) -> (Cache, u64) {
+    damaged_after(scratch, |server| {
+        let told = Program::flaz().words("stop --control").arg(server.control()).ok();
+        assert!(told.contains("is only on the cache device"), "{told}");
+    })
+}
+
+/// The same with a server that `stop` stops after the writes.
+fn damaged_after(scratch: &Scratch, stop: impl FnOnce(&Server)) -> (Cache, u64) {
     let origin = scratch.sparse("origin.img", 64 << 20);
     let spec = CacheSpec {
         codec: "none",
@@ -24,8 +32,7 @@ fn damaged(scratch: &Scratch) -> (Cache, u64) {
     let mut client = Client::connect(server.socket()).expect("connects");
     client.write(0, &mixed_data(LEN, 9)).expect("writes");
     drop(client);
-    let told = Program::flaz().words("stop --control").arg(server.control()).ok();
-    assert!(told.contains("is only on the cache device"), "{told}");
+    stop(&server);
     drop(server);
     let listed = Program::flaz().arg("dump").arg(&cache.path).arg("--json").ok();
     let fragment = listed
@@ -141,6 +148,51 @@ fn a_damaged_dirty_block_is_named_with_safe_advice() {
     expected[at as usize..][..4096].fill(7);
     let origin = std::fs::read(scratch.image("origin.img")).expect("reads");
     assert!(origin[..LEN] == expected, "the origin lacks writes");
+}
+
+/// Users would delete files that the origin has.
+#[test]
+fn damage_after_a_flush_is_no_lost_write() {
+    let scratch = Scratch::new();
+    let (cache, at) = damaged_after(&scratch, |server| {
+        server.flush();
+        Program::flaz().words("stop --control").arg(server.control()).ok();
+    });
+    let check = |json: &str| Program::flaz().arg("check").arg(&cache.path).words(json).output();
+    let output = check("");
+    assert!(!output.status.success());
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        err.contains("damaged blocks will be read from the origin"),
+        "{err}"
+    );
+    let report: Value = serde_json::from_slice(&check("--json").stdout).expect("JSON");
+    assert_eq!(report["may_be_dirty"], false, "{report}");
+    assert_eq!(report["bad"]["fragment"], 1, "{report}");
+    assert!(report["bad"]["fragment-dirty"].is_null(), "{report}");
+    // A damaged superblock may be the one that says that blocks are dirty.
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&cache.path)
+        .expect("opens");
+    let mut superblock = [0; 4096];
+    file.read_exact_at(&mut superblock, 0).expect("reads");
+    file.write_all_at(&[0; 4096], 0).expect("writes");
+    let report: Value = serde_json::from_slice(&check("--json").stdout).expect("JSON");
+    assert_eq!(report["bad"]["fragment-dirty"], 1, "{report}");
+    file.write_all_at(&superblock, 0).expect("writes");
+    drop(file);
+
+    let server = Server::start(&scratch, &cache, "");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    let read = client.call(Command::Read, at, 4096).expect("reads");
+    assert!(
+        read == mixed_data(LEN, 9)[at as usize..][..4096],
+        "not the origin's"
+    );
+    drop(client);
+    server.stop();
 }
 
 #[test]
