@@ -62,6 +62,16 @@ pub enum Failure {
         /// The cache.
         cache: PathBuf,
     },
+    /// A copy of a cache, with the same UUID, is not what the daemon serves.
+    #[error(
+        "{} is a copy of the cache that is served from {} (same UUID): name that one", cache.display(), served.display()
+    )]
+    Copy {
+        /// The copy.
+        cache: PathBuf,
+        /// What is served.
+        served: PathBuf,
+    },
     /// The cache device of a configuration is missing.
     #[error(
         "{}: no such cache device: connect it again, or correct `cache` in the configuration {}",

@@ -6,6 +6,7 @@
 //! | [`place`] | default paths of the sockets of a cache |
 //! | [`report`] | the status, check and create reports |
 //! | [`settings`], [`size`] | parsing and formatting of settings, sizes and numbers |
+//! | [`file`] | the file or device of a cache, as opposed to a copy |
 //! | [`path`], [`shell`] | paths in JSON, and quoted in suggested commands |
 //! | [`error`] | errors of requests to a daemon |
 //!
@@ -18,6 +19,7 @@
 pub mod client;
 mod connect;
 pub mod error;
+pub mod file;
 pub mod path;
 pub mod place;
 pub mod protocol;

@@ -3,6 +3,8 @@
 //! ```text
 //! > {"v":1,"cmd":"status"}
 //! < {"v":1,"ok":true,"status":{..}}                  a StatusReport
+//! > {"v":1,"cmd":"identify"}                         answered at once, also during the start and the stop
+//! < {"v":1,"ok":true,"file":{..}}                    a ServedFile
 //! > {"v":1,"cmd":"advise"}
 //! < {"v":1,"ok":true,"advice":{..}}                  an AdviseReport
 //! > {"v":1,"cmd":"set","mode":"write-around"}        keys as of `flaz set`, sequential-cutoff in bytes
@@ -34,6 +36,7 @@ use flaz_engine::settings::Settings;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::file::ServedFile;
 use crate::report::{AdviseReport, ResizeReport, ShrinkProgress, StatusReport, VolumeResizeReport};
 use crate::settings::SettingsPatch;
 
@@ -50,6 +53,8 @@ pub const REPLY_LINE_MAX: usize = 4 << 20;
 pub enum Request {
     /// Report status, settings and counters.
     Status {},
+    /// Name the file or device of the cache.
+    Identify {},
     /// Estimate what other capacities and codecs would be worth.
     Advise {},
     /// Change settings, and store the change in the cache for later starts; either all of them or none.
@@ -107,6 +112,8 @@ fn is_false(value: &bool) -> bool {
 pub enum Reply {
     /// To a status request.
     Status(Box<StatusReport>),
+    /// To a request to identify the cache.
+    File(ServedFile),
     /// To a request for advice.
     Advice(Box<AdviseReport>),
     /// To a set request: the settings then in force.
@@ -147,6 +154,8 @@ struct Wire {
     error: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     status: Option<Box<StatusReport>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    file: Option<ServedFile>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     advice: Option<Box<AdviseReport>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -227,6 +236,7 @@ impl Reply {
             Wire {
                 status: Some(status), ..
             } => Self::Status(status),
+            Wire { file: Some(file), .. } => Self::File(file),
             Wire {
                 advice: Some(advice), ..
             } => Self::Advice(advice),
@@ -265,6 +275,7 @@ impl Reply {
             ok: true,
             error: None,
             status: None,
+            file: None,
             advice: None,
             settings: None,
             volume: None,
@@ -276,6 +287,7 @@ impl Reply {
         };
         match self {
             Self::Status(status) => wire.status = Some(status.clone()),
+            Self::File(file) => wire.file = Some(file.clone()),
             Self::Advice(advice) => wire.advice = Some(advice.clone()),
             Self::Settings(settings) => wire.settings = Some(settings.clone()),
             Self::VolumeResized(report) => wire.volume = Some(report.clone()),
@@ -337,6 +349,7 @@ mod tests {
         };
         for request in [
             Request::Status {},
+            Request::Identify {},
             Request::Advise {},
             Request::GiveSpace { bytes: 4096, need: 7 },
             Request::MakeRoom { keep_bytes: 4096 },

@@ -28,6 +28,7 @@ impl ControlHandler for Fake {
         self.asked.fetch_add(1, Ordering::SeqCst);
         match request {
             Request::Status {} => Reply::Status(Box::new(example())),
+            Request::Identify {} => Reply::Refused("of no file".to_owned()),
             Request::Advise {} => Reply::Refused("nothing was read".to_owned()),
             Request::Set(_) | Request::SetUntilRestart(_) => Reply::Refused("not on a Sunday".to_owned()),
             Request::GiveSpace { bytes, .. } => Reply::Gives { bytes },

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use flaz_control::file::ServedFile;
 use flaz_control::settings::{SettingsPatch, text_after};
 use flaz_control::size::{HumanBytes, HumanDuration};
 use flaz_control::{ControlError, ControlHandler, Reply, Request, Server, chain};
@@ -26,6 +27,7 @@ use crate::error::HostError;
 use crate::life::{Life, Reason, STILL_STARTING};
 use crate::metrics::{Exporter, Identity, Scrape, page};
 use crate::offline::identify;
+use crate::pool::Place;
 use crate::process::{lock_memory, prepare, return_free_memory};
 use crate::spec::ServeSpec;
 use crate::systemd::notify;
@@ -91,6 +93,8 @@ pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce(
     // Created before the cache is opened: a client that finds the NBD socket also finds the control socket, and a
     // second daemon for this cache fails here, with a message that says where the first one listens.
     let handler = Arc::new(Handler {
+        cache: ServedFile::of(&Place::of(&spec.cache).device)
+            .map_err(|error| format!("cannot inspect it: {error}")),
         daemon: OnceLock::new(),
         life: Arc::clone(&life),
     });
@@ -262,6 +266,7 @@ fn watch_signals(life: &Arc<Life>) -> Result<(), ServeError> {
 
 /// Answers control requests by calling the daemon.
 struct Handler {
+    cache: Result<ServedFile, String>,
     daemon: OnceLock<Daemon>,
     life: Arc<Life>,
 }
@@ -291,6 +296,7 @@ impl Handler {
                 let report = self.running()?.status().map_err(|error| chain(error.as_ref()))?;
                 Ok(Reply::Status(Box::new(report)))
             }
+            Request::Identify {} => self.cache.clone().map(Reply::File),
             Request::Advise {} => {
                 let report = self.running()?.advise().map_err(|error| chain(error.as_ref()))?;
                 Ok(Reply::Advice(Box::new(report)))

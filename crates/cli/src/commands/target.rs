@@ -42,13 +42,25 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
             };
         }
     };
-    let mut refused = None;
+    let device = Place::of(cache).device;
+    let (mut refused, mut copied) = (None, None);
     for path in Places::of_process().control_candidates(&uuid, owner) {
         match Client::connect(&path, owner) {
-            Ok(client) => return Ok(Some(client)),
+            Ok(mut client) => match client.ask(&Request::Identify {}, ANSWER_WITHIN) {
+                Ok(Reply::File(file)) if !file.is(&device) => copied = Some(file.path),
+                // Any other answer: the command itself will tell what is wrong with the daemon.
+                Ok(_) | Err(ControlError::Refused { .. }) => return Ok(Some(client)),
+                Err(error) => refused = refused.or(Some(error)),
+            },
             Err(ControlError::NotRunning { .. }) => {}
             Err(error) => refused = refused.or(Some(error)),
         }
+    }
+    if let Some(served) = copied {
+        return Err(Failure::Copy {
+            cache: cache.to_owned(),
+            served,
+        });
     }
     match refused {
         Some(error) if !is_nobodys(&error, cache) => Err(error.into()),

@@ -312,6 +312,7 @@ impl ControlHandler for Fake {
     fn handle(&self, request: Request) -> Reply {
         match request {
             Request::Status {} => Reply::Status(Box::new(serde_json::from_str(STATUS).unwrap())),
+            Request::Identify {} => Reply::Refused("of no file".to_owned()),
             Request::Advise {} => Reply::Refused("nothing was read".to_owned()),
             Request::Set(_) | Request::SetUntilRestart(_) => {
                 Reply::Refused("the cache device failed: settings cannot be changed".to_owned())

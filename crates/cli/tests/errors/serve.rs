@@ -263,6 +263,41 @@ fn stop_and_detach_leave_no_control_socket() {
     }
 }
 
+/// It has the same UUID, but the daemon has the original.
+#[test]
+fn a_command_on_a_copy_of_a_served_cache_does_not_act_on_the_original() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    fs::copy(scratch.path("cache"), scratch.path("copy")).unwrap();
+    fs::hard_link(scratch.path("cache"), scratch.path("link")).unwrap();
+    let served = scratch.served("cache");
+    let original = scratch.path("cache");
+    let named = format!(
+        "copy is a copy of the cache that is served from {}",
+        original.display()
+    );
+    for command in [
+        "status copy",
+        "set copy mode=write-around",
+        "flush copy",
+        "resize copy",
+        "detach copy",
+        "stop copy",
+    ] {
+        let hints = [named.as_str(), "same UUID", "name that one"];
+        scratch.run(command).refused(FAILURE, &hints);
+    }
+    let status = scratch.run("status link").succeeded();
+    assert!(
+        status.contains("running") && status.contains("write-through"),
+        "{status}"
+    );
+    scratch.run("stop cache").succeeded();
+    served.ended();
+    scratch.run("status copy").succeeded();
+}
+
 #[test]
 fn a_smaller_missing_or_different_origin_is_refused() {
     let scratch = Scratch::new();
