@@ -177,7 +177,7 @@ pub struct CreateArgs {
     pub sparse: bool,
     /// Also write the configuration NAME: /etc/flaz/NAME.toml, or $XDG_CONFIG_HOME/flaz/NAME.toml for users other than
     /// root. An existing one is replaced only with --force
-    #[arg(long, value_name = "NAME", value_parser = device_name)]
+    #[arg(long, value_name = "NAME", value_parser = configuration_name)]
     pub name: Option<String>,
     /// Overwrite the contents of CACHE, even if idle LVM, device-mapper or loop devices use it. A device in use
     /// is still refused
@@ -657,6 +657,17 @@ pub(crate) fn device_name(text: &str) -> Result<String, String> {
         );
     }
     Ok(text.to_owned())
+}
+
+/// The name of a configuration: it can also be a part of `/dev/flaz/NAME` and of a unit's name. A word that ends like its file is
+/// the path of the file.
+pub(crate) fn configuration_name(text: &str) -> Result<String, String> {
+    match text.strip_suffix(".toml") {
+        Some(name) => Err(format!(
+            "expected a name that does not end in '.toml', for example '{name}': its file is NAME.toml"
+        )),
+        None => device_name(text),
+    }
 }
 
 fn left_device(text: &str) -> Result<String, String> {

@@ -419,6 +419,11 @@ fn create_writes_a_configuration() {
         "create third.img --size 32M --origin origin --name a/b",
         &["at most 64 letters"],
     );
+    scratch.refused(
+        "create third.img --size 32M --origin origin --name third.toml",
+        &["does not end in '.toml'", "'third'"],
+    );
+    assert!(!scratch.path("third.img").exists());
     scratch.ok("create third.img --size 32M --origin origin --name disk --force");
     let text = fs::read_to_string(scratch.path("etc/disk.toml")).unwrap();
     assert!(text.contains("third.img"), "{text}");

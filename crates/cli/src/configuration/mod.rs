@@ -73,10 +73,10 @@ fn directories_of(
         .collect()
 }
 
-/// Whether a word can be the name of a configuration: it can also be a part of `/dev/flaz/NAME` and of a unit's name.
+/// Whether a word can be the name of a configuration.
 #[must_use]
 pub fn is_name(word: &str) -> bool {
-    crate::args::device_name(word).is_ok()
+    crate::args::configuration_name(word).is_ok()
 }
 
 /// The file of a configuration, if there is one with this name.
@@ -143,7 +143,7 @@ mod tests {
         for name in ["disk", "my-disk.2", "a_b"] {
             assert!(is_name(name), "{name}");
         }
-        for other in ["", ".disk", "a/b", "a b", "ä", "../x"] {
+        for other in ["", ".disk", "a/b", "a b", "ä", "../x", "disk.toml", ".toml"] {
             assert!(!is_name(other), "{other}");
             assert_eq!(find(other), None);
         }
