@@ -35,6 +35,9 @@ fn volumes_are_added_served_and_removed() {
         client.write(4096, &[value; 8192]).unwrap();
         client.flush().unwrap();
     }
+    scratch
+        .run("set ssd:two mode=write-around --until-restart")
+        .succeeded();
     let list = json(&scratch, "volume list ssd --json");
     let field = |at: usize, name: &str| list["volumes"][at][name].clone();
     assert_eq!(
@@ -44,6 +47,11 @@ fn volumes_are_added_served_and_removed() {
     assert_eq!(
         (field(1, "at_least_bytes"), field(1, "at_most_bytes")),
         ((8 << 20).into(), (16 << 20).into())
+    );
+    // Neither is stored.
+    assert_eq!(
+        (field(0, "mode"), field(1, "mode")),
+        ("write-back".into(), "write-around".into())
     );
     let refused = |line: &str, parts: &[&str]| scratch.run(line).refused(FAILURE, parts);
     refused("volume remove ssd one", &["volume one of ssd is in use"]);

@@ -2,16 +2,20 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use flaz_codec::CodecChoice;
+use flaz_control::place::Places;
 use flaz_control::report::{
     CacheState, CreateReport, OriginReport, REPORT_SCHEMA, SharedReport, VolumeReport, VolumesReport,
 };
 use flaz_control::size::HumanBytes;
+use flaz_control::{Client, Reply, Request};
 use flaz_device::Device;
 use flaz_engine::cache::{self, CreateOptions, Sizes, read_superblock};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions, REGIONS_MIN, SharedSpace};
 use flaz_engine::format::superblock::{State, Superblock};
+use flaz_engine::settings::Mode;
 use flaz_engine::write_budget::WriteBudget;
 use flaz_pool::budget::PER_DAY_MIN;
 use flaz_pool::format::CHUNK_BYTES;
@@ -37,6 +41,8 @@ use crate::status::cache_report;
 /// A chunk is this share of the device, within limits, if its size is not given.
 const CHUNK_SHARE: u64 = 4096;
 const CHUNK_BYTES_DEFAULT: std::ops::RangeInclusive<u64> = (256 << 10)..=(16 << 20);
+/// How long the process of a volume has to say its mode.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// A volume to add.
 #[derive(Clone, Debug)]
@@ -403,14 +409,27 @@ fn volume_report(
             path: superblock.origin_path.clone().into(),
             size_bytes: superblock.geometry.origin_len,
         }),
-        mode: superblock
-            .as_ref()
-            .map(|superblock| superblock.settings.with_codec(superblock.codec).mode),
+        mode: running.then(|| mode_in_force(entry.uuid)).flatten().or_else(|| {
+            let superblock = superblock.as_ref()?;
+            Some(superblock.settings.with_codec(superblock.codec).mode)
+        }),
         may_be_dirty: superblock.as_ref().is_none_or(|superblock| superblock.dirty),
         held_bytes: held.map_or(0, bytes),
         at_least_bytes: bytes(entry.at_least),
         at_most_bytes: (entry.at_most > 0).then(|| bytes(entry.at_most)),
     }
+}
+
+/// The mode of a volume that is served, if its process answers: another one may be stored.
+fn mode_in_force(uuid: Uuid) -> Option<Mode> {
+    let sockets = Places::of_process().control_candidates(&uuid, None);
+    sockets.into_iter().find_map(|socket| {
+        let mut peer = Client::connect(&socket, None).ok()?;
+        match peer.ask(&Request::Status {}, ANSWER_WITHIN) {
+            Ok(Reply::Status(report)) => Some(report.settings?.mode),
+            _ => None,
+        }
+    })
 }
 
 fn superblock_of(device: &Path, client: &PoolClient, entry: &VolumeEntry) -> Result<Superblock, HostError> {
