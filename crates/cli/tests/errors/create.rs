@@ -1,5 +1,7 @@
 //! `flaz create`.
 
+use std::io::{BufRead, BufReader};
+
 use super::*;
 
 #[test]
@@ -220,6 +222,34 @@ fn create_in_any_size_by_default() {
     assert_eq!(report["cache"]["shards"], 16);
     let unused = (10 << 40) - report["cache"]["data_bytes"].as_u64().unwrap();
     assert!(unused < 1 << 30, "{unused} bytes are not used");
+}
+
+#[test]
+fn an_interrupted_create_leaves_no_file() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    let mut child = scratch
+        .command("create cache --origin origin --size 3G")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let told = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("writing zeroes")));
+    if told.is_none() {
+        child.wait().unwrap();
+        eprintln!("skipped: this file system does not need zeroes, or has no 3 GiB");
+        return;
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(!child.wait().unwrap().success());
+    let left: Vec<_> = fs::read_dir(scratch.path("."))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .filter(|name| name != "origin" && name != "run")
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

@@ -4,11 +4,13 @@
 //! file is held by a lock (`flock`), which every flaz process requests.
 
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use flaz_runtime::file::{ByteLock, is_byte_locked};
+use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 
 use super::error::{CACHE_DEVICE, SafetyError};
 use super::file::{Access, failed, give_size, length, lock, open, open_exclusively, open_shared};
@@ -19,6 +21,9 @@ use super::probe::{self, Found};
 use super::signatures::Kind;
 use super::source::Source;
 use crate::pool::MEMBERS;
+
+/// The open files of this process.
+const DESCRIPTORS: &str = "/proc/self/fd";
 
 /// A cache device that is open and held while this lives: exclusively, or together with the processes of other volumes.
 #[derive(Debug)]
@@ -400,13 +405,18 @@ fn make(cache: &Path, permission: Permission) -> Result<Claim, SafetyError> {
         role: CACHE_DEVICE,
         advice: "specify an existing device or file, or create a file with --size SIZE",
     })?;
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(cache)
-        .map_err(failed("make", cache))?;
+    let unnamed = unnamed(cache);
+    let has_name = unnamed.is_none();
+    let file = match unnamed {
+        Some(file) => file,
+        None => OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(cache)
+            .map_err(failed("make", cache))?,
+    };
     let claim = || -> Result<Claim, SafetyError> {
         let metadata = file.metadata().map_err(failed("inspect", cache))?;
         let node = Node::of(cache, &metadata)?;
@@ -417,6 +427,9 @@ fn make(cache: &Path, permission: Permission) -> Result<Claim, SafetyError> {
             });
         }
         give_size(&file, cache, size_bytes, permission.sparse)?;
+        if !has_name {
+            give_name(&file, cache).map_err(failed("make", cache))?;
+        }
         let file = file.try_clone().map_err(failed("open", cache))?;
         Ok(Claim {
             node,
@@ -428,17 +441,44 @@ fn make(cache: &Path, permission: Permission) -> Result<Claim, SafetyError> {
         })
     };
     claim().inspect_err(|_| {
-        // The file was created a moment ago and is empty. The original error is reported already.
-        let _ = std::fs::remove_file(cache);
+        if has_name {
+            // The file was created a moment ago and is empty. The original error is reported already.
+            let _ = std::fs::remove_file(cache);
+        }
     })
+}
+
+/// Opens a new file that has no name yet: nothing is left if the process is killed while it writes zeroes. `None`: the file system
+/// has no such files, or the name is taken.
+fn unnamed(cache: &Path) -> Option<File> {
+    if cache.symlink_metadata().is_ok() || !Path::new(DESCRIPTORS).exists() {
+        return None;
+    }
+    let parent = cache.parent()?;
+    let directory = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    };
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(OFlags::TMPFILE.bits().cast_signed())
+        .open(directory)
+        .ok()
+}
+
+/// Gives the file its name, unless there is another one with this name.
+fn give_name(file: &File, cache: &Path) -> std::io::Result<()> {
+    let path = format!("{DESCRIPTORS}/{}", file.as_raw_fd());
+    Ok(linkat(CWD, path, CWD, cache, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
-
-    use rustix::fs::OFlags;
 
     use super::*;
 
