@@ -497,7 +497,9 @@ pub struct FlushArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Writes all dirty blocks to the origin, stops the daemon if one is running, and marks the cache empty. The \
-origin is then complete and can be used without flaz, and the cache device can be reused or served again.
+origin is then complete and can be used without flaz, and the cache device can be reused or served again. While NBD \
+clients are connected, or the block device is mounted or open, `detach` refuses and names them. With --force, NBD clients \
+are disconnected; a block device in use is refused all the same.
 
 Example:
   flaz detach /dev/nvme0n1p3")]
@@ -508,6 +510,9 @@ pub struct DetachArgs {
     /// How to open a cache that is not running.
     #[command(flatten)]
     pub idle: IdleArgs,
+    /// Detach even if NBD clients are connected
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// `flaz stop`.

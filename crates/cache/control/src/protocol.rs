@@ -22,7 +22,9 @@
 //! < {"v":1,"ok":true,"gives_bytes":262144}           what it begins to give back; 0 if it needs it itself
 //! > {"v":1,"cmd":"make-room","keep_bytes":1048576}   the cache device becomes smaller: give back the rest, move from its end
 //! < {"v":1,"ok":true,"shrinking":{..}}               a ShrinkProgress: asked again and again
-//! > {"v":1,"cmd":"detach"}                           the same, and write-through from now on; then stop
+//! > {"v":1,"cmd":"detach"}                           flush, write-through from now on, then stop
+//! < {"v":1,"ok":true}                                detached
+//! < {"v":1,"ok":false,"error":"..","users":[".."]}   as of a stop
 //! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once
 //! < {"v":1,"ok":true,"dirty_blocks":0}               what the origin lacks; not known at once
 //! < {"v":1,"ok":false,"error":"..","users":[".."]}   clients use it; with "force":true it stops all the same
@@ -86,7 +88,11 @@ pub enum Request {
         keep_bytes: u64,
     },
     /// Write all dirty blocks to the origin, set write-through, and leave an empty cache at the stop that follows.
-    Detach {},
+    Detach {
+        /// Also while clients are connected.
+        #[serde(default, skip_serializing_if = "is_false")]
+        force: bool,
+    },
     /// Stop cleanly.
     Stop {
         /// Reply when the daemon has stopped, not at once.
@@ -136,7 +142,7 @@ pub enum Reply {
     },
     /// Done; or begun, for a stop that does not wait.
     Done,
-    /// To a stop: it was not begun, because of these users.
+    /// To a stop or a detach: it was not begun, because of these users.
     InUse {
         /// Clients, and users of block devices, for the user.
         users: Vec<String>,
@@ -357,7 +363,8 @@ mod tests {
             Request::SetUntilRestart(patch),
             Request::Flush {},
             Request::VolumeResize {},
-            Request::Detach {},
+            Request::Detach { force: false },
+            Request::Detach { force: true },
             Request::Resize { size: None },
             Request::Resize { size: Some(1 << 40) },
             Request::ContinueResize {},

@@ -37,7 +37,7 @@ impl ControlHandler for Fake {
             Request::Resize { .. } | Request::ContinueResize {} | Request::MakeRoom { .. } => {
                 Reply::Refused("not on a Sunday".to_owned())
             }
-            Request::Stop { .. } | Request::Detach {} => {
+            Request::Stop { .. } | Request::Detach { .. } => {
                 std::thread::sleep(STOP_TAKES);
                 Reply::Done
             }

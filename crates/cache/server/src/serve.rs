@@ -277,6 +277,13 @@ impl Handler {
         self.daemon.get().ok_or_else(|| STILL_STARTING.to_owned())
     }
 
+    /// Who speaks against a stop, unless it is forced.
+    fn users(&self, force: bool) -> Vec<String> {
+        // Before the start is complete there are no users, and a second request waits for the end of the first.
+        let daemon = self.daemon.get().filter(|_| !force && !self.life.is_stopping());
+        daemon.map(Daemon::users).unwrap_or_default()
+    }
+
     fn set(&self, patch: &SettingsPatch, lasting: Lasting) -> Result<Reply, String> {
         let settings = self
             .running()?
@@ -328,15 +335,18 @@ impl Handler {
                 let progress = self.running()?.make_room(keep_bytes);
                 Ok(Reply::Shrinking(progress.map_err(|error| chain(error.as_ref()))?))
             }
-            Request::Detach {} => {
-                self.running()?.detach().map_err(|error| chain(error.as_ref()))?;
+            Request::Detach { force } => {
+                let daemon = self.running()?;
+                let users = self.users(force);
+                if !users.is_empty() {
+                    return Ok(Reply::InUse { users });
+                }
+                daemon.detach().map_err(|error| chain(error.as_ref()))?;
                 self.life.ask_to_stop(Reason::Detached);
                 self.life.wait_for_end().map(|_| Reply::Done)
             }
             Request::Stop { wait, force } => {
-                // Before the start is complete there are no users, and a second request waits for the end of the first.
-                let daemon = self.daemon.get().filter(|_| !force && !self.life.is_stopping());
-                let users = daemon.map(Daemon::users).unwrap_or_default();
+                let users = self.users(force);
                 if !users.is_empty() {
                     return Ok(Reply::InUse { users });
                 }

@@ -60,14 +60,21 @@ pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
 /// Runs `flaz detach`.
 ///
 /// # Errors
-/// The origin cannot be made complete, or the cache cannot be reached or opened.
+/// The cache is in use, the origin cannot be made complete, or the cache cannot be reached or opened.
 pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
     let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
     match target::find(cache, control)? {
         Some(mut client) => {
             let _progress = Progress::of_daemon(cache, control);
-            match client.ask(&Request::Detach {}, CLEAN_WITHIN + STOP)? {
+            let detach = Request::Detach { force: args.force };
+            match client.ask(&detach, CLEAN_WITHIN + STOP)? {
                 Reply::Done => {}
+                Reply::InUse { users } => {
+                    return Err(Failure::BadNews(format!(
+                        "not detached: {}: disconnect or unmount first; --force disconnects NBD clients",
+                        users.join("; ")
+                    )));
+                }
                 _ => return Err(client.unexpected("detach").into()),
             }
         }

@@ -319,7 +319,7 @@ impl ControlHandler for Fake {
             }
             Request::GiveSpace { .. } => Reply::Gives { bytes: 0 },
             Request::VolumeResize {} => Reply::Refused("the origin has shrunk".to_owned()),
-            Request::Flush {} | Request::Detach {} => Reply::Refused("the origin has no room".to_owned()),
+            Request::Flush {} | Request::Detach { .. } => Reply::Refused("the origin has no room".to_owned()),
             Request::Resize { .. } | Request::MakeRoom { .. } => Reply::Shrinking(ShrinkProgress {
                 regions_left: 7,
                 dirty_bytes_left: 0,

@@ -298,6 +298,34 @@ fn a_command_on_a_copy_of_a_served_cache_does_not_act_on_the_original() {
     scratch.run("status copy").succeeded();
 }
 
+/// Their requests would fail.
+#[test]
+fn detach_names_connected_clients_as_stop_does() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    let served = scratch.served_by(&mut scratch.command("serve cache --nbd unix:nbd --mode write-back"));
+    let mut client = flaz_nbd::Client::connect(&scratch.path("nbd")).unwrap();
+    client.write(4096, &[7; 4096]).unwrap();
+    for command in ["stop", "detach"] {
+        let hints = [
+            "NBD client process",
+            "is connected",
+            "disconnect or unmount first",
+            "--force",
+        ];
+        scratch.run(&format!("{command} cache")).refused(FAILURE, &hints);
+    }
+    let mut found = [0; 4096];
+    client.read(4096, &mut found).unwrap();
+    assert_eq!(found, [7; 4096]);
+    let status = scratch.run("status cache").succeeded();
+    assert!(status.contains("write-back"), "nothing has changed: {status}");
+    scratch.run("detach cache --force").succeeded();
+    served.ended();
+    assert_eq!(fs::read(scratch.path("origin")).unwrap()[4096..8192], [7; 4096]);
+}
+
 #[test]
 fn a_smaller_missing_or_different_origin_is_refused() {
     let scratch = Scratch::new();

@@ -54,7 +54,7 @@ fn writes_during_a_detach_are_on_the_origin_or_reported() {
         let replies = thread::spawn(move || acknowledged(client, &sent));
         thread::sleep(Duration::from_millis(20 * round));
         let detached = Program::flaz()
-            .words("detach --control")
+            .words("detach --force --control")
             .arg(server.control())
             .output();
         let acknowledged = replies.join().expect("no panic");

@@ -208,10 +208,10 @@ impl Server {
         self.end_well("detach");
     }
 
-    /// Runs `flaz detach`, expects it to fail, and returns its message.
+    /// Runs `flaz detach --force`, expects it to fail, and returns its message.
     pub fn detach_fails(&self) -> String {
         Program::flaz()
-            .words("detach --control")
+            .words("detach --force --control")
             .arg(&self.control)
             .fails()
     }
