@@ -58,7 +58,7 @@ fn text(args: &StatusArgs, report: &StatusReport, earlier: Option<(&StatusReport
     if args.verbose > 0 {
         page::details(report, earlier)
     } else {
-        page::summary(report, earlier)
+        page::summary(report, earlier, std::io::stdout().is_terminal())
     }
 }
 

@@ -51,7 +51,7 @@ fn all_reasons(health: &Health) -> String {
 }
 
 fn head(page: &mut Page, report: &StatusReport) {
-    let state = state(report.state);
+    let state = state(report);
     let daemon = report.live.as_ref().map_or_else(String::new, |live| {
         let daemon = &live.daemon;
         format!(

@@ -1,5 +1,5 @@
-//! The short page of `flaz status`: health first, ten lines of at most [`COLUMNS`] columns, and one for a write budget. Its labels do
-//! not depend on values.
+//! The short page of `flaz status`: health first, ten lines, on a terminal of at most [`COLUMNS`] columns, and one for a write budget. Its
+//! labels do not depend on values.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,17 +16,19 @@ const LABEL_COLUMNS: usize = 14;
 /// Columns of a path; of a longer one the end is shown.
 const PATH_COLUMNS: usize = 48;
 
-/// The short page of `flaz status`, with a line of rates if there is an earlier report.
+/// The short page of `flaz status`, with a line of rates if there is an earlier report. `is_cut`: its lines have at most [`COLUMNS`]
+/// columns, for a terminal.
 #[must_use]
-pub fn summary(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>) -> String {
+pub fn summary(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>, is_cut: bool) -> String {
     let mut page = Page(String::new());
-    let mut line = |label: &str, text: &str| page.line(label, &fitted(text));
+    let limit = |columns: usize| if is_cut { columns } else { usize::MAX };
+    let mut line = |label: &str, text: &str| page.line(label, &fitted(text, limit(COLUMNS - LABEL_COLUMNS)));
     line("Health", &health(report).to_string());
     line("State", &state_line(report));
     let device = |path: &Path, bytes, more: &str| {
         let rest = format!(", {}{more}", HumanBytes(bytes));
         let columns = PATH_COLUMNS.min(COLUMNS - LABEL_COLUMNS - rest.len());
-        shortened(path, columns) + &rest
+        shortened(path, limit(columns)) + &rest
     };
     let shrink = report.live.as_ref().and_then(|live| live.shrink);
     let shrink = shrink.map_or_else(String::new, |shrink| {
@@ -53,7 +55,7 @@ pub fn summary(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>
         line("Dirty", dirty);
         return page.0;
     };
-    line("Clients", &clients(live));
+    line("Clients", &clients(live, &limit));
     line("Hits", &hits(live));
     line("Contents", &contents(live));
     line("Dirty", &dirty(&live.write_back));
@@ -80,8 +82,9 @@ pub(super) fn health(report: &StatusReport) -> Health {
 }
 
 /// What the state of a cache means.
-pub(super) fn state(state: CacheState) -> &'static str {
-    match state {
+pub(super) fn state(report: &StatusReport) -> &'static str {
+    match report.state {
+        CacheState::Clean if report.start_refused.is_some() => "not running; stopped cleanly",
         CacheState::Clean => "not running; stopped cleanly, the next start is warm",
         CacheState::Unclean => "not running; not stopped cleanly",
         CacheState::New => "not running; empty: not served since it was created or detached",
@@ -93,7 +96,7 @@ pub(super) fn state(state: CacheState) -> &'static str {
 }
 
 fn state_line(report: &StatusReport) -> String {
-    let mut text = state(report.state).to_owned();
+    let mut text = state(report).to_owned();
     if let Some(live) = &report.live {
         // Since its start, so not since it degraded.
         let link = if report.state == CacheState::Running {
@@ -113,7 +116,7 @@ fn state_line(report: &StatusReport) -> String {
 }
 
 /// The first address, and what there is besides.
-fn clients(live: &LiveReport) -> String {
+fn clients(live: &LiveReport, limit: &impl Fn(usize) -> usize) -> String {
     let devices = live.block_devices.iter().map(|device| device.name.as_path());
     let sockets = live.nbd.iter().map(|nbd| Path::new(&nbd.address));
     let mut addresses = devices.chain(sockets);
@@ -130,7 +133,7 @@ fn clients(live: &LiveReport) -> String {
         rest += &format!(", {}", counted(connections, "NBD client", "NBD clients"));
     }
     let columns = COLUMNS - LABEL_COLUMNS - rest.len().min(PATH_COLUMNS);
-    shortened(first, columns) + &rest
+    shortened(first, limit(columns)) + &rest
 }
 
 fn hits(live: &LiveReport) -> String {
@@ -276,8 +279,7 @@ fn shortened(path: &Path, columns: usize) -> String {
 }
 
 /// A text that fits behind a label.
-fn fitted(text: &str) -> String {
-    let columns = COLUMNS - LABEL_COLUMNS;
+fn fitted(text: &str, columns: usize) -> String {
     // A path may contain anything; a line stays a line.
     let visible = text.chars().map(|c| if c.is_control() { '?' } else { c });
     if text.chars().count() <= columns {

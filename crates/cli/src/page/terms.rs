@@ -200,7 +200,7 @@ mod tests {
             state: WriteBudgetState::AdmittingAll,
         });
         let since = Some((&report, Duration::from_secs(1)));
-        let (short, long) = (summary(&report, since), details(&report, since));
+        let (short, long) = (summary(&report, since, true), details(&report, since));
         let explained = |label: &&str| SUMMARY.iter().any(|(term, _)| term == label);
         assert_eq!(labels(&short).len(), SUMMARY.len());
         for label in labels(&short) {

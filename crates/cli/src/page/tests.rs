@@ -58,11 +58,14 @@ fn labels_do_not_change_with_values() {
     assert_eq!(line(&before, "Errors"), "none");
     report.live.as_mut().unwrap().errors.checksum_failures = 3;
     assert!(line(&details(&report, None), "Errors").starts_with("3 checksum failures"));
-    assert_eq!(line(&summary(&report, None), "Errors"), "3 client, 3 checksum");
+    assert_eq!(
+        line(&summary(&report, None, true), "Errors"),
+        "3 client, 3 checksum"
+    );
     // The short page has the first reason, the other one all.
     let (first, second) = ("3 client requests failed", "3 checksums were wrong");
     assert_eq!(
-        line(&summary(&report, None), "Health"),
+        line(&summary(&report, None, true), "Health"),
         format!("warning: {first}; 1 more")
     );
     assert_eq!(
@@ -99,14 +102,22 @@ fn a_stopped_cache_is_shown_as_stopped() {
         line(&text, "Settings").starts_with("at the next start, by default: write-through, "),
         "{text}"
     );
-    let short = summary(&report, None);
+    let short = summary(&report, None, true);
     assert_eq!(line(&short, "State"), "not running; not stopped cleanly");
     assert!(line(&short, "Dirty").contains("flaz flush"), "{short}");
     let clean = StatusReport {
         may_be_dirty: false,
         ..report
     };
-    assert_eq!(line(&summary(&clean, None), "Dirty"), "none");
+    let text = summary(&clean, None, true);
+    assert_eq!(line(&text, "Dirty"), "none");
+    let refused = StatusReport {
+        state: CacheState::Clean,
+        start_refused: Some("the origin has shrunk".to_owned()),
+        ..clean
+    };
+    let text = summary(&refused, None, true);
+    assert_eq!(line(&text, "State"), "not running; stopped cleanly");
 }
 
 #[test]
@@ -149,8 +160,14 @@ fn the_short_page_has_ten_lines_of_eighty_columns() {
             live.nbd.clear();
         }
         report.health = None;
-        let text = summary(&report, None);
+        let text = summary(&report, None, true);
         assert_eq!(text.lines().count(), 10, "{text}");
+        let whole = summary(&report, None, false);
+        assert_eq!(
+            (whole.lines().count(), whole.contains("..")),
+            (10, false),
+            "{whole}"
+        );
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let found: Vec<String> = text.lines().map(|line| line[..13].to_owned()).collect();
         assert!(
@@ -169,7 +186,7 @@ fn the_short_page_says_what_matters() {
     let mut report = example();
     report.live.as_mut().unwrap().operations[3].errors = 0;
     report.warnings.clear();
-    let text = summary(&report, None);
+    let text = summary(&report, None, true);
     for (label, expected) in [
         ("Health", "healthy"),
         ("State", "running for 2 h 07 min, write-through, codec lz4"),
@@ -191,13 +208,13 @@ fn the_short_page_says_what_matters() {
     }
     report.state = CacheState::Degraded;
     assert_eq!(
-        line(&summary(&report, None), "State"),
+        line(&summary(&report, None, true), "State"),
         "degraded: origin only; up 2 h 07 min, write-through, codec lz4"
     );
     report.state = CacheState::Running;
     // While writeback fails, its time is unknown.
     report.live.as_mut().unwrap().write_back.failing = true;
-    let failing = summary(&report, None);
+    let failing = summary(&report, None, true);
     assert_eq!(line(&failing, "Health"), "failed: writeback to the origin fails");
     assert!(!line(&failing, "Dirty").contains("clean in"), "{failing}");
 }
@@ -213,7 +230,7 @@ fn a_write_budget_has_a_line() {
         state: WriteBudgetState::RememberedOnly,
     };
     report.live.as_mut().unwrap().write_budget = Some(budget);
-    let short = summary(&report, None);
+    let short = summary(&report, None, true);
     assert_eq!(
         line(&short, "Budget"),
         "remembered blocks only; 888 GiB of 999 GiB in 24 h, 111 GiB left"
@@ -230,21 +247,21 @@ fn a_write_budget_has_a_line() {
     ] {
         budget.state = state;
         report.live.as_mut().unwrap().write_budget = Some(budget);
-        assert!(line(&summary(&report, None), "Budget").starts_with(&state.to_string()));
+        assert!(line(&summary(&report, None, true), "Budget").starts_with(&state.to_string()));
     }
 }
 
 #[test]
 fn a_shrink_under_way_is_shown() {
     let mut report = example();
-    let before = line(&summary(&report, None), "Cache").to_owned();
+    let before = line(&summary(&report, None, true), "Cache").to_owned();
     let mut shrink = ShrinkReport {
         size_bytes: 50 << 30,
         regions_left: 3168,
         dirty_bytes_left: 0,
     };
     report.live.as_mut().unwrap().shrink = Some(shrink);
-    let cache = line(&summary(&report, None), "Cache").to_owned();
+    let cache = line(&summary(&report, None, true), "Cache").to_owned();
     assert_eq!(cache, format!("{before}, shrinking to 50.0 GiB"));
     let text = details(&report, None);
     assert!(
@@ -270,7 +287,7 @@ fn a_shrink_under_way_is_shown() {
         write_budget: None,
     });
     assert_eq!(
-        line(&summary(&report, None), "Cache"),
+        line(&summary(&report, None, true), "Cache"),
         "/dev/nvme0n1p3, 60.0 GiB of a shared device, shrinking to 50.0 GiB"
     );
 }
@@ -286,9 +303,9 @@ fn rates_cover_only_the_interval() {
     assert!(idle.contains("Now           idle"), "{idle}");
     // The daemon was restarted between the reports: counters decreased.
     assert!(details(&before, Some((&after, Duration::ZERO))).contains("Now           idle"));
-    let short = summary(&after, Some((&before, half)));
+    let short = summary(&after, Some((&before, half)), true);
     assert_eq!(line(&short, "Now"), "1,000 reads/s (0 B/s), 0 writes/s (0 B/s)");
-    let restarted = summary(&before, Some((&after, half)));
+    let restarted = summary(&before, Some((&after, half)), true);
     assert_eq!(line(&restarted, "Now"), "0 reads/s (0 B/s), 0 writes/s (0 B/s)");
 }
 
