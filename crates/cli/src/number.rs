@@ -18,14 +18,19 @@ where
         text.parse()
             .ok()
             .filter(|number| bounds.contains(number))
-            .ok_or_else(|| {
-                format!(
-                    "expected a whole number from {} to {}",
-                    bounds.start(),
-                    bounds.end()
-                )
+            .ok_or_else(|| match bounds.end().to_string() {
+                // Without a limit but that of the machine, which is told only to who exceeds it.
+                end if end == u64::MAX.to_string() && !is_long(text) => {
+                    format!("expected a whole number of at least {}", bounds.start())
+                }
+                end => format!("expected a whole number from {} to {end}", bounds.start()),
             })
     }
+}
+
+/// Whether it may be a number beyond 64 bits.
+fn is_long(text: &str) -> bool {
+    text.len() >= 20 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -45,5 +50,10 @@ mod tests {
                 "{text}"
             );
         }
+        let unlimited = whole(1..=u64::MAX);
+        assert_eq!(
+            unlimited("0"),
+            Err("expected a whole number of at least 1".to_owned())
+        );
     }
 }

@@ -73,12 +73,12 @@ pub enum SettingError {
     #[error("'{0}' is given twice")]
     Twice(String),
     /// Not a valid value.
-    #[error("{key}={}: expected one of {}", .source.found, .source.expected)]
+    #[error("{key}={}: expected one of {}", .unknown.found, .unknown.expected)]
     Value {
         /// Key as given.
         key: String,
-        /// Description of the valid values.
-        source: UnknownChoice,
+        /// Description of the valid values. The message contains it, so it is no source.
+        unknown: UnknownChoice,
     },
     /// An invalid size.
     #[error("{key}: {source}")]
@@ -293,9 +293,9 @@ fn dirty_limit<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u8>, 
 }
 
 fn parse_choice<T: Choice>(key: &str, value: &str) -> Result<T, SettingError> {
-    choice::parse(value).map_err(|source| SettingError::Value {
+    choice::parse(value).map_err(|unknown| SettingError::Value {
         key: key.to_owned(),
-        source,
+        unknown,
     })
 }
 

@@ -353,7 +353,10 @@ impl Parser<'_> {
             if let Err(error) = alone
                 && matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue)
             {
-                return Err(self.error(at, &format!("{name}: {}, found '{value}'", reason(&error))));
+                let why = reason(&error);
+                // Some settings say their name themselves.
+                let why = why.strip_prefix(&format!("{name} '{value}': ")).unwrap_or(&why);
+                return Err(self.error(at, &format!("{name}: {why}, found '{value}'")));
             }
         }
         Ok(Key {
@@ -557,7 +560,7 @@ mod tests {
                 "write-through, write-back, write-around, pass-through, found 'write-behind'",
             ),
             ("\nmode = 3\n", 4, "expected one of write-through"),
-            ("dirty-limit = 51\n", 3, "1 to 50"),
+            ("dirty-limit = 51\n", 3, "dirty-limit: expected 1 to 50 percent"),
             (
                 "read-only = 'yes'\n",
                 3,

@@ -149,8 +149,8 @@ impl Refused {
             return Ok((paths, why));
         }
         Err(Failure::Usage(format!(
-            "{why}; without its `cache`, a daemon cannot be found: give the path of its cache (`flaz list` has it), or its \
-             control socket with --control PATH"
+            "{why}; without its `cache`, a daemon cannot be found: give the path of its cache, or its control socket \
+             with --control PATH"
         )))
     }
 }

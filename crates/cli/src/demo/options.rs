@@ -73,7 +73,7 @@ pub struct DemoArgs {
     /// Do not write the page
     #[arg(long, conflicts_with = "html")]
     pub no_html: bool,
-    /// Print JSON instead of the table; with =PATH, also write it to that file
+    /// Print JSON instead of the table; with =PATH, print the table and write JSON to that file
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub json: Option<PathBuf>,
     /// Working directory, with free space of about six times the data size [default: $TMPDIR, /var/tmp or /tmp]

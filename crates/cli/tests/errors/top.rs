@@ -38,7 +38,9 @@ fn top_prints_lines_without_a_terminal() {
     let elsewhere = scratch.run("top -n 1 --control none.sock").succeeded();
     assert!(elsewhere.contains("none"), "{elsewhere}");
     scratch.run("top --sort size").refused(USAGE, &["size", "--sort"]);
-    scratch.run("top --count 0").refused(USAGE, &["--count"]);
+    scratch
+        .run("top --count 0")
+        .refused(USAGE, &["--count", "a whole number of at least 1"]);
     scratch.run("top --interval 0").refused(USAGE, &["0.1 seconds"]);
     server.close();
 }

@@ -517,8 +517,8 @@ fn cold(why: &dyn std::fmt::Display) -> Start {
 fn report_recovery(recovered: &Recovered, took: Duration) {
     let seconds = took.as_secs_f64();
     tracing::warn!(
-        "recovered from the log: {} blocks of {} regions are cached after {seconds:.3} s, {} of them dirty; {} blocks of {} \
-         stripes with writes in flight were dropped",
+        "recovered from the log: {} blocks of {} regions are cached after {seconds:.3} s, {} of them dirty; {} clean blocks of {} \
+         stripes with writes in flight left the cache; they are read from the origin",
         recovered.blocks,
         recovered.regions,
         recovered.dirty,

@@ -30,7 +30,8 @@ pub(super) async fn check<C: Device, O: Device>(
         // Clients wrote without intents, and the fingerprint was not updated since.
         (Start::Recovered, Some(record)) if record.fenced => {
             tracing::warn!(
-                "cannot check whether the origin has changed since the crash: the cache was fenced before it"
+                "cannot check whether the origin has changed since the crash: the cache was fenced before it. If it \
+                 was changed without flaz, stop the server and start it with --discard-cache"
             );
             return Ok(());
         }
@@ -42,7 +43,10 @@ pub(super) async fn check<C: Device, O: Device>(
         Ok(found) => found,
         // A power cut may have torn a sector that clients were writing: the cached copy of it is needed.
         Err(error) if since == Served::UntilCrash => {
-            tracing::warn!("cannot check whether the origin has changed since the crash: {error}");
+            tracing::warn!(
+                "cannot check whether the origin has changed since the crash: {error}. If it was changed without \
+                 flaz, stop the server and start it with --discard-cache"
+            );
             return Ok(());
         }
         Err(error) => return Err(error),
@@ -55,7 +59,8 @@ pub(super) async fn check<C: Device, O: Device>(
         && any_intent(cache, &superblock.geometry, &found.stripes).await
     {
         tracing::info!(
-            "cannot check whether the origin has changed since the crash: clients were writing to the compared stripes"
+            "cannot check whether the origin has changed since the crash: clients were writing to the compared stripes. If it was changed \
+             without flaz, stop the server and start it with --discard-cache"
         );
         return Ok(());
     }

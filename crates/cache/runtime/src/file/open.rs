@@ -221,8 +221,9 @@ pub(super) fn usable_len(path: &Path, bytes: u64, alignment: u32) -> u64 {
             path = %path.display(),
             bytes,
             used = len,
-            "the size is not a multiple of {alignment} bytes: the last {} bytes are not used",
-            bytes - len
+            "the size is not a multiple of {alignment} bytes: the end is not used, {} byte{}",
+            bytes - len,
+            if bytes - len == 1 { "" } else { "s" }
         );
     }
     len

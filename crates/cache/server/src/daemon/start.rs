@@ -231,8 +231,8 @@ pub(super) fn thread_count(wanted: Option<u32>, shards: u32) -> u32 {
     let _ = compute::configure(cores);
     if let Some(wanted) = wanted.filter(|wanted| *wanted > shards) {
         tracing::warn!(
-            "--threads {wanted}: the maximum is one thread per shard; starting {shards} threads (`flaz create \
-             --shards` sets the number of shards)"
+            "--threads {wanted}: the maximum is one thread per shard; starting {shards} (`flaz create --shards` sets the \
+             number of shards)"
         );
     }
     wanted.unwrap_or_else(threads_default).clamp(1, shards)
