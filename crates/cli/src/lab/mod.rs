@@ -82,7 +82,7 @@ pub fn run(args: &LabArgs) -> Result<(), Failure> {
     }
 }
 
-/// Writes the page of a report, if one is wanted, and prints the report.
+/// Prints a report, and writes its page, if one is wanted. What was computed is shown even if the page cannot be written.
 fn present<R: serde::Serialize>(
     report: &R,
     page: Option<OutputFile>,
@@ -90,11 +90,12 @@ fn present<R: serde::Serialize>(
     html: impl FnOnce(&R, &str) -> String,
     text: impl FnOnce(&R, bool) -> String,
 ) -> Result<(), Failure> {
+    let printed = match json {
+        true => output::print_json(report, true),
+        false => output::print(&text(report, output::in_colour())),
+    };
     if let Some(file) = page {
         file.write(html(report, env!("CARGO_PKG_VERSION")).as_bytes())?;
     }
-    match json {
-        true => output::print_json(report, true),
-        false => output::print(&text(report, output::in_colour())),
-    }
+    printed
 }

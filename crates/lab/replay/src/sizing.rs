@@ -20,6 +20,7 @@ use crate::report::{
     TraceReport,
 };
 use crate::sample::{Limits, Sample, Sampler};
+use crate::text;
 
 /// Maximum number of combinations.
 pub const COMBINATIONS_MAX: usize = 256;
@@ -188,7 +189,10 @@ pub fn size(options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         origin: device(&options.origin),
         ssd: device(&options.ssd),
         ssd_endurance_bytes: options.endurance_bytes,
-        recommendation: recommendation(&results, without_cache.mean_us),
+        recommendation: match totals.reads {
+            0 => "no reads: hits and latencies are not defined, and a cache in write-through does not make writes faster".to_owned(),
+            _ => recommendation(&results, without_cache.mean_us),
+        },
         without_cache,
         results,
         curves,
@@ -340,12 +344,9 @@ fn recommendation(results: &[ResultReport], without_us: f64) -> String {
     let Some(best) = nearly.min_by_key(|it| (it.cache_bytes, it.ssd_write_bytes)) else {
         return "no cache was replayed".to_owned();
     };
-    if best.read.mean_us <= 0.0 {
-        return "the trace has no reads: a cache in write-through does not make writes faster".to_owned();
-    }
-    let life = best
-        .life_years
-        .map_or(String::new(), |years| format!("; the SSD lasts {years:.1} years"));
+    let life = best.life_years.map_or(String::new(), |years| {
+        format!("; the SSD lasts {}", text::life(years))
+    });
     let largest = results.iter().map(|it| it.cache_bytes).max() == Some(best.cache_bytes);
     let limit = if largest {
         ". No larger one was replayed"

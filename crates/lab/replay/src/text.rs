@@ -58,15 +58,15 @@ pub(crate) fn facts(report: &ReplayReport) -> Vec<(&'static str, String)> {
         });
     let kinds = match trace.distinguishes_writes {
         true => format!(
-            "{} reads of {}, {} writes of {}",
-            HumanCount(trace.reads),
+            "{} of {}, {} of {}",
+            counted(trace.reads, "read"),
             HumanBytes(trace.read_bytes),
-            HumanCount(trace.writes),
+            counted(trace.writes, "write"),
             HumanBytes(trace.write_bytes)
         ),
         false => format!(
-            "{} requests of {}; the format does not distinguish writes, so all are reads",
-            HumanCount(trace.reads),
+            "{} of {}; the format does not distinguish writes, so all are reads",
+            counted(trace.reads, "request"),
             HumanBytes(trace.read_bytes)
         ),
     };
@@ -110,23 +110,28 @@ pub(crate) fn facts(report: &ReplayReport) -> Vec<(&'static str, String)> {
         ),
         (
             "No cache",
-            format!(
-                "reads take {} on average, {} at the 99th percentile",
-                HumanMicros(report.without_cache.mean_us),
-                HumanMicros(report.without_cache.p99_us)
-            ),
+            match trace.reads {
+                0 => "no reads: hits and latencies are not defined".to_owned(),
+                _ => format!(
+                    "reads take {} on average, {} at the 99th percentile",
+                    HumanMicros(report.without_cache.mean_us),
+                    HumanMicros(report.without_cache.p99_us)
+                ),
+            },
         ),
     ];
     if trace.skipped_lines > 0 {
-        facts.insert(
-            2,
-            (
-                "Skipped",
-                format!("{} bad lines", HumanCount(trace.skipped_lines)),
-            ),
-        );
+        facts.insert(2, ("Skipped", counted(trace.skipped_lines, "bad line")));
     }
     facts
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!(
+        "{} {what}{}",
+        HumanCount(count),
+        if count == 1 { "" } else { "s" }
+    )
 }
 
 fn device(device: &DeviceReport) -> String {
@@ -165,14 +170,19 @@ pub(crate) fn cells(result: &ResultReport) -> [String; 10] {
             Some(per_day) => format!("{}/day", HumanBytes(per_day as u64)),
             None => HumanBytes(result.ssd_write_bytes).to_string(),
         },
-        result.life_years.map_or("-".to_owned(), |years| match years {
-            years if years >= 100.0 => "> 100 years".to_owned(),
-            years if years < 1.0 => format!("{:.0} days", years * 365.25),
-            years => format!("{years:.1} years"),
-        }),
+        result.life_years.map_or("-".to_owned(), life),
         HumanMicros(result.read.mean_us).to_string(),
         p99(&result.read),
     ]
+}
+
+/// The life of an SSD.
+pub(crate) fn life(years: f64) -> String {
+    match years {
+        years if years >= 100.0 => "> 100 years".to_owned(),
+        years if years < 1.0 => format!("{:.0} days", years * 365.25),
+        years => format!("{years:.1} years"),
+    }
 }
 
 /// Heads of the table of index pages.

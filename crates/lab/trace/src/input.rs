@@ -26,6 +26,20 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// Decompresses a file; says so if the file is cut.
+struct Whole<R>(R);
+
+impl<R: Read> Read for Whole<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                io::Error::new(error.kind(), "the file ends in the middle of its compressed data")
+            }
+            _ => error,
+        })
+    }
+}
+
 /// The decompressed data.
 pub(crate) struct Input {
     data: Chain<Cursor<Vec<u8>>, Box<dyn BufRead>>,
@@ -45,10 +59,10 @@ impl Input {
         let begin = file.fill_buf()?;
         let mut data: Box<dyn BufRead> = if name.ends_with(".gz") || begin.starts_with(&GZIP) {
             let decoder = flate2::bufread::MultiGzDecoder::new(file);
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder))
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, Whole(decoder)))
         } else if name.ends_with(".zst") || begin.starts_with(&ZSTD) {
             let decoder = zstd::Decoder::with_buffer(file)?;
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder))
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, Whole(decoder)))
         } else {
             Box::new(file)
         };

@@ -257,6 +257,23 @@ fn compressed_traces_are_read() {
 }
 
 #[test]
+fn a_cut_file_is_said_to_be_cut() {
+    let lines = "0 1 0 1\n".repeat(1000);
+    let zstd = zstd::encode_all(lines.as_bytes(), 1).expect("to memory");
+    for (name, bytes) in [("t.zst", zstd), ("t.gz", gzip(lines.as_bytes()))] {
+        let cut = Cursor::new(bytes[..bytes.len() - 6].to_vec());
+        let read = TraceReader::new(cut, Path::new(name), of(Format::Arc)).and_then(|mut reader| {
+            while reader.next_request()?.is_some() {}
+            Ok(())
+        });
+        let error = read.expect_err("it is cut");
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        let expected = "the file ends in the middle of its compressed data";
+        assert_eq!(source.as_deref(), Some(expected), "{error}");
+    }
+}
+
+#[test]
 fn bad_lines_are_named_and_skipped_up_to_a_limit() {
     let bytes = b"8 8 0 0\n8 x 0 1\n1 1 0 2\nnonsense\n2 2 0 3\n";
     let error = read("t.lis", bytes, Options::default()).expect_err("x is no number");

@@ -13,12 +13,12 @@ mod files;
 pub mod generated;
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_trace::recording::{Recorded, Sizes};
-use flaz_trace::{Op, TraceError, TraceReader};
+use flaz_trace::{Format, Op, TraceError, TraceReader};
 
 /// Largest origin that is simulated, in bytes: the memory of a replay grows with what is written and cached.
 pub const ORIGIN_BYTES_MAX: u64 = 1 << 40;
@@ -57,7 +57,25 @@ pub struct Workload {
 pub enum WorkloadError {
     /// It cannot be read.
     #[error(transparent)]
-    Trace(#[from] TraceError),
+    Trace(TraceError),
+    /// It is no recording.
+    #[error("{}: expected a recording of `flaz lab record`", path.display())]
+    NoRecording {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is damaged.
+    #[error("{}:{number}: expected {expected}, found {found:?}: the recording is damaged, record it again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Line, counted from 1.
+        number: u64,
+        /// Expected contents.
+        expected: &'static str,
+        /// What was found.
+        found: String,
+    },
     /// It has nothing to replay, or too much.
     #[error("{name}: expected {expected}, found {found}")]
     Size {
@@ -68,6 +86,30 @@ pub enum WorkloadError {
         /// Found contents.
         found: String,
     },
+}
+
+impl From<TraceError> for WorkloadError {
+    /// Without the advice about traces of other formats.
+    fn from(error: TraceError) -> Self {
+        match error {
+            TraceError::Format { path, .. } => Self::NoRecording { path },
+            TraceError::Content {
+                path,
+                format: Format::Flaz,
+                number,
+                expected,
+                found,
+                ..
+            } => Self::Damaged {
+                path,
+                number,
+                expected,
+                found,
+            },
+            TraceError::Content { path, .. } => Self::NoRecording { path },
+            error => Self::Trace(error),
+        }
+    }
 }
 
 impl Workload {
