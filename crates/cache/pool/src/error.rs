@@ -9,8 +9,14 @@ pub enum PoolError {
     #[error("cache device: {0}")]
     Device(#[from] DeviceError),
     /// Neither slot has a superblock.
-    #[error("no usable superblock of a pool: slot 0: {0}; slot 1: {1}")]
+    #[error("no usable superblock of a shared device: slot 0: {0}; slot 1: {1}")]
     NoSuperblock(String, String),
+    /// It is a cache of one origin.
+    #[error("a cache of one origin, not a shared device")]
+    NotShared,
+    /// Neither slot has the magic number.
+    #[error("it contains no flaz cache")]
+    NoPool,
     /// Both copies of a sector of the table are damaged.
     #[error("both copies of sector {sector} of the chunk table are damaged: {first}; {second}")]
     Table {

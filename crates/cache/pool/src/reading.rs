@@ -3,17 +3,21 @@
 use flaz_device::{Device, IoBuf};
 
 use crate::error::PoolError;
-use crate::format::{PoolSuperblock, SLOTS, SUPERBLOCK_BYTES, TableSector};
+use crate::format::{MAGIC, PoolSuperblock, SLOTS, SUPERBLOCK_BYTES, TableSector};
 use crate::table::Table;
 
+/// With this begins the superblock of a cache of one origin.
+const CACHE_MAGIC: &[u8] = b"FLAZCACH";
 /// Bytes of the table that are read at a time.
 const READ_BYTES: u32 = 1 << 20;
 
 /// The newest superblock, and whether the slots differ.
 async fn read_superblock<D: Device>(device: &D) -> Result<(PoolSuperblock, bool), PoolError> {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
+    let (mut has_pool, mut has_cache, mut is_read) = (false, false, true);
     for slot in SLOTS {
         let (buf, result) = device.read_at(slot, IoBuf::new(SUPERBLOCK_BYTES)).await;
+        is_read &= result.is_ok();
         match result
             .map_err(PoolError::from)
             .and_then(|()| PoolSuperblock::parse(&buf, device.len()))
@@ -21,13 +25,19 @@ async fn read_superblock<D: Device>(device: &D) -> Result<(PoolSuperblock, bool)
             Ok(superblock) => found.push(superblock),
             Err(error) => errors.push(error.to_string()),
         }
+        has_pool |= buf.starts_with(&MAGIC.to_le_bytes());
+        has_cache |= buf.starts_with(CACHE_MAGIC);
     }
     let differ = found.len() < 2 || found[0] != found[1];
     let newest = found.into_iter().max_by_key(|superblock| superblock.generation);
-    let newest = newest.ok_or_else(|| {
-        let mut errors = errors.into_iter();
-        let mut next = || errors.next().unwrap_or_default();
-        PoolError::NoSuperblock(next(), next())
+    let newest = newest.ok_or_else(|| match (has_pool, has_cache) {
+        (false, true) => PoolError::NotShared,
+        (false, false) if is_read => PoolError::NoPool,
+        _ => {
+            let mut errors = errors.into_iter();
+            let mut next = || errors.next().unwrap_or_default();
+            PoolError::NoSuperblock(next(), next())
+        }
     })?;
     Ok((newest, differ))
 }
