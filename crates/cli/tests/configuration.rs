@@ -213,7 +213,7 @@ fn status_says_whether_the_next_start_is_refused() {
 
     file.write_all_at(b"changed", 1024).unwrap();
     let reason = "the origin was changed without the cache";
-    refused("disk", reason, "start with --discard-cache");
+    refused("disk", reason, "start with `flaz serve --discard-cache`");
     let (text, _) = scratch.ok("status disk");
     assert!(text.contains(&format!("failed: {reason}\n")), "{text}");
 }

@@ -21,6 +21,9 @@ const DIRECTORY_ENTRY_BYTES: u64 = 16;
 /// A cache cannot be served with this bound of the memory for its index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndexMemoryError {
+    /// No memory at all.
+    #[error("index memory: expected more than 0 bytes; without --index-memory, flaz chooses")]
+    Zero,
     /// It has no space for index pages.
     #[error(
         "index memory: expected {table} bytes or more, found {found}: this cache was created without an area for index pages. Serve it \
@@ -64,6 +67,9 @@ pub fn bound(
     chosen: Option<u64>,
     machine_bytes: u64,
 ) -> Result<Option<u64>, IndexMemoryError> {
+    if chosen == Some(0) {
+        return Err(IndexMemoryError::Zero);
+    }
     let table = table_bytes(geometry.device_len, BLOCKS_MAX);
     let Some(found) = chosen.filter(|bytes| *bytes < table) else {
         let default = default(geometry.device_len, machine_bytes);
@@ -120,6 +126,7 @@ mod tests {
             refused.to_string()
         };
         assert!(refused(cache(GB, None), MB).contains("flaz create --index-memory"));
+        assert!(refused(cache(GB, Some(0)), 0).contains("more than 0 bytes"));
         let text = refused(cache(500 * GB, Some(MB)), MB);
         assert!(text.contains("use a larger --index-memory"), "{text}");
     }

@@ -62,6 +62,7 @@ pub use filesystem::utc;
 pub use life::STILL_STARTING;
 pub use offline::{
     IdleCache, check, create, dump, identify, idle_cache, offline_status, refuse_to_wait, resize_volume,
+    unreachable_daemon,
 };
 pub use serve::{ServeError, Watch, serve};
 pub use spec::{CreateSpec, ServeSpec};

@@ -13,7 +13,7 @@ use flaz_control::settings::SettingsPatch;
 use flaz_device::Device;
 use flaz_engine::cache::{self, CacheError, CreateOptions, Sizes};
 use flaz_engine::check::{Finding, Object, walk};
-use flaz_engine::format::geometry::GeometryOptions;
+use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::format::superblock::{State, Superblock};
 use flaz_engine::index_memory;
 use flaz_engine::settings::{Settings, StoredSettings};
@@ -91,6 +91,23 @@ fn held_by(path: &Path) -> Option<String> {
     in_use(&place.device, entry.number).then(|| "another process".to_owned())
 }
 
+/// The refusal of a cache that a process serves whose control socket was not found; `None` if none does.
+fn unreachable(cache: &Path, superblock: &Superblock) -> Option<HostError> {
+    let holder = held_by(cache).filter(|_| superblock.state == State::Open)?;
+    let message = format!(
+        "{} is in use by {holder}, but no daemon listens on the default control socket: if the daemon was started with \
+         --control PATH, use the same option here; if its socket was deleted, stop that process with SIGTERM",
+        cache.display()
+    );
+    Some(message.into())
+}
+
+/// The same of a cache whose superblock has not been read.
+#[must_use]
+pub fn unreachable_daemon(cache: &Path) -> Option<HostError> {
+    unreachable(cache, &superblock_of(cache).ok()?)
+}
+
 /// The UUID in the superblock of a cache.
 ///
 /// # Errors
@@ -154,6 +171,12 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
         },
         ..wish
     };
+    if let Some(bytes) = spec.index_memory {
+        // Otherwise no server could have this bound.
+        let geometry = Geometry::plan(device.len(), device.alignment().max(512), origin.len(), wish);
+        let geometry = geometry.map_err(CacheError::from)?;
+        index_memory::bound(&geometry, Some(bytes), memory_bytes())?;
+    }
     let options = CreateOptions {
         codec: spec.codec,
         ..creation(&origin, Sizes::Fitted(wish))?
@@ -237,15 +260,8 @@ pub fn offline_status(
         State::Open => CacheState::Unclean,
         State::Empty => CacheState::New,
     };
-    if state == CacheState::Unclean
-        && let Some(holder) = held_by(cache)
-    {
-        return Err(format!(
-            "{} is in use by {holder}, but no daemon listens on the default control socket: if the daemon was \
-             started with --control PATH, use the same option here",
-            cache.display()
-        )
-        .into());
+    if let Some(in_use) = unreachable(cache, &superblock) {
+        return Err(in_use);
     }
     let origin = origin.map_or_else(|| superblock.origin_path.clone().into(), Path::to_owned);
     let (mut start_refused, mut warnings) = (None, Vec::new());

@@ -207,7 +207,7 @@ fn create_in_any_size_by_default() {
     scratch.file("origin");
     scratch
         .run("create cache --origin origin --size 0")
-        .refused(FAILURE, &["device size is 0 bytes, expected at least 1728KiB"]);
+        .refused(FAILURE, &["0 bytes are too few: a cache of this origin needs at least 1728KiB; use a larger cache device or --size"]);
     assert!(!scratch.path("cache").exists());
     scratch
         .run("create least --origin origin --size 1728KiB")

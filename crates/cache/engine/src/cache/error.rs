@@ -63,9 +63,9 @@ pub enum CacheError {
          fingerprint {found:#010x}, expected {expected:#010x}): cached data may be out of date{}. Never write to an \
          origin while it has a cache",
         if *dirty {
-            ", and dirty blocks no longer match the origin; discard everything with --discard-cache --discard-dirty"
+            ", and dirty blocks no longer match the origin; discard everything with `flaz serve --discard-cache --discard-dirty`"
         } else {
-            "; start with --discard-cache to continue with an empty cache"
+            "; start with `flaz serve --discard-cache` to continue with an empty cache"
         }
     )]
     OriginChanged {
@@ -104,8 +104,8 @@ pub enum CacheError {
     /// Dirty blocks cannot be found again.
     #[error(
         "the cache may hold dirty blocks (writes that have not reached the origin), and its log cannot be used: {why}; \
-         run `flaz check` for details. To serve the origin without those writes, discard them with --discard-cache \
-         --discard-dirty"
+         run `flaz check` for details. To serve the origin without those writes, discard them with `flaz serve \
+         --discard-cache --discard-dirty`"
     )]
     DirtyUnreadable {
         /// Why the log cannot be used.
@@ -280,6 +280,9 @@ impl std::fmt::Display for Served {
 /// The message about two bad slots: a device that did hold a cache may hold dirty blocks.
 fn no_superblock(first: &FormatError, second: &FormatError) -> String {
     match (first, second) {
+        (version @ FormatError::Version { .. }, _) | (_, version @ FormatError::Version { .. }) => {
+            format!("{version}. It may hold writes that have not reached the origin")
+        }
         (FormatError::Magic { .. }, FormatError::Magic { .. }) => {
             "not a flaz cache: no superblock found (check the path; `flaz create` creates a cache)".to_owned()
         }

@@ -487,12 +487,7 @@ fn too_small(smallest: &Geometry, wish: GeometryOptions) -> FormatError {
     };
     let (len, least) = (smallest.device_len, smallest.end());
     if len < Geometry::device_len_min(smallest.sector_bytes, smallest.origin_len, free) {
-        return FormatError::field(
-            "geometry",
-            "device size",
-            format!("at least {}KiB (use a larger cache device)", least >> 10),
-            format!("{len} bytes"),
-        );
+        return FormatError::TooSmall { found: len, least };
     }
     let room = smallest.room();
     FormatError::field(

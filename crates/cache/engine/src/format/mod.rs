@@ -49,9 +49,7 @@ pub enum FormatError {
         computed: u32,
     },
     /// A different version of the format.
-    #[error(
-        "format version {found}, expected {expected}: recreate the cache with `flaz create`, or use the flaz that made it"
-    )]
+    #[error("{}", other_version(*expected, *found))]
     Version {
         /// The version that this build reads.
         expected: u32,
@@ -61,6 +59,17 @@ pub enum FormatError {
     /// Features that this build does not support and must not ignore.
     #[error("unknown features {0:#x}: use a newer flaz, or recreate the cache")]
     Features(u64),
+    /// The device or file is too small for a cache.
+    #[error(
+        "{found} bytes are too few: a cache of this origin needs at least {}KiB; use a larger cache device or --size",
+        least.div_ceil(1 << 10)
+    )]
+    TooSmall {
+        /// Its size in bytes.
+        found: u64,
+        /// Bytes of the least.
+        least: u64,
+    },
     /// A field has an invalid value.
     #[error("{what}: {field} is {found}, expected {expected}")]
     Field {
@@ -73,6 +82,17 @@ pub enum FormatError {
         /// The value found.
         found: String,
     },
+}
+
+fn other_version(expected: u32, found: u32) -> String {
+    match found < expected {
+        true => format!(
+            "made by an older flaz (format {found}, this program has {expected}): detach it with that version, then create it again"
+        ),
+        false => {
+            format!("made by a newer flaz (format {found}, this program has {expected}): use that version")
+        }
+    }
 }
 
 impl FormatError {

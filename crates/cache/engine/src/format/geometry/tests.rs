@@ -181,7 +181,10 @@ fn a_device_that_is_too_small_is_refused() {
     for len in [0, 1 << 20] {
         let error = Geometry::plan(len, 512, 1 << 30, default).expect_err("too small");
         let least = Geometry::device_len_min(512, 1 << 30, default);
-        let expected = format!("device size is {len} bytes, expected at least {}KiB", least >> 10);
+        let expected = format!(
+            "{len} bytes are too few: a cache of this origin needs at least {}KiB",
+            least >> 10
+        );
         assert!(error.to_string().contains(&expected), "{error}");
     }
 }
