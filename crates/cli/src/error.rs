@@ -12,9 +12,11 @@ use flaz_bench::error::BenchError;
 pub use flaz_control::chain;
 use flaz_control::error::ControlError;
 use flaz_control::settings::SettingError;
+use flaz_control::shell::quoted;
 use flaz_demo::DemoError;
 use flaz_load::error::LoadError;
 
+use crate::host::unreachable_daemon;
 use crate::safety::{CACHE_DEVICE, SafetyError};
 
 /// Exit status of a command that failed.
@@ -71,6 +73,17 @@ pub enum Failure {
         cache: PathBuf,
         /// What is served.
         served: PathBuf,
+    },
+    /// A daemon has the control socket of the cache.
+    #[error(
+        "{0} is already served, or a cache with its UUID (control socket {1}): `flaz stop --control {2}` stops that server",
+        cache.display(), control.display(), quoted(control)
+    )]
+    Served {
+        /// The cache.
+        cache: PathBuf,
+        /// The control socket.
+        control: PathBuf,
     },
     /// The cache device of a configuration is missing.
     #[error(
@@ -132,6 +145,23 @@ impl Failure {
     pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::System { what, source }
+    }
+
+    /// For a daemon that was not found: that another process serves the cache, if one does.
+    #[must_use]
+    pub fn or_in_use(self) -> Self {
+        let in_use = match &self {
+            Self::NoDaemon { cache } => unreachable_daemon(cache).map(|why| (cache.clone(), why)),
+            _ => None,
+        };
+        match in_use {
+            Some((path, source)) => Self::Host {
+                what: "finding the daemon of",
+                path,
+                source,
+            },
+            None => self,
+        }
     }
 
     /// A failed write to standard output.

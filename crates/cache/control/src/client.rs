@@ -12,6 +12,11 @@ use crate::protocol::{REPLY_LINE_MAX, Reply, Request};
 /// How long a daemon may take to answer a request.
 pub const ANSWER: Duration = Duration::from_secs(10);
 
+/// Advice about a daemon that does not answer.
+const HUNG: &str = ": a device may be slow; see the log of the daemon, and try again";
+/// With this a server of NBD greets its clients.
+const NBD_GREETING: &[u8] = b"NBDMAGIC";
+
 /// A connection to a daemon.
 #[derive(Debug)]
 pub struct Client {
@@ -36,7 +41,7 @@ impl Client {
                     ErrorKind::WouldBlock | ErrorKind::TimedOut => ControlError::TimedOut {
                         path,
                         seconds: CONNECT.as_secs_f64(),
-                        advice: "",
+                        advice: HUNG,
                     },
                     _ => ControlError::Talk { path, source },
                 });
@@ -73,7 +78,8 @@ impl Client {
             seconds: timeout.as_secs_f64(),
             advice: match request {
                 Request::Stop { .. } => ": it is still stopping; --timeout SECONDS waits longer",
-                _ => "",
+                Request::Status {} | Request::Advise {} => HUNG,
+                _ => ": the request may still take effect; see `flaz status` and the log of the daemon",
             },
         };
         let path = self.path.clone();
@@ -103,12 +109,16 @@ impl Client {
             match (&mut self.stream).take(room).read_until(b'\n', &mut line) {
                 Ok(_) => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) if line.starts_with(NBD_GREETING) => break,
                 Err(error) => return Err(talk(error)),
             }
         }
         if line.is_empty() {
             sent.map_err(talk)?;
             return Err(ControlError::HungUp { path });
+        }
+        if line.starts_with(NBD_GREETING) {
+            return Err(ControlError::Nbd { path });
         }
         let garbled = |detail: String| ControlError::Garbled {
             path: path.clone(),

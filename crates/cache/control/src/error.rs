@@ -91,6 +91,12 @@ pub enum ControlError {
         /// The daemon's message.
         message: String,
     },
+    /// A server of NBD listens there.
+    #[error("{}: this is an NBD address, not a control socket: omit --control, or see `flaz list`", path.display())]
+    Nbd {
+        /// The socket.
+        path: PathBuf,
+    },
     /// Another daemon already listens there.
     #[error(
         "{}: another daemon listens on this control socket: stop it with `flaz stop --control {}`, or use \
@@ -102,10 +108,7 @@ pub enum ControlError {
         path: PathBuf,
     },
     /// A file that is not a socket exists there.
-    #[error(
-        "{}: expected a socket or no file: remove the file, or use another --control PATH",
-        path.display()
-    )]
+    #[error("{} is not a socket: use another --control PATH", path.display())]
     NotASocket {
         /// The file.
         path: PathBuf,

@@ -165,6 +165,11 @@ fn other_files_are_not_replaced() {
         panic!("replaced")
     };
     assert!(matches!(error, ControlError::NotASocket { .. }), "{error}");
+    let error = error.to_string();
+    assert!(
+        error.ends_with(" is not a socket: use another --control PATH"),
+        "{error}"
+    );
     assert_eq!(std::fs::read(scratch.socket()).unwrap(), b"precious");
 }
 
@@ -273,6 +278,20 @@ fn a_server_that_does_not_answer_times_out() {
         .ask(&Request::Status {}, Duration::from_millis(100))
         .unwrap_err();
     assert!(matches!(error, ControlError::TimedOut { .. }), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("see the log of the daemon, and try again"),
+        "{error}"
+    );
+    let error = scratch
+        .client()
+        .ask(
+            &Request::Set(SettingsPatch::default()),
+            Duration::from_millis(100),
+        )
+        .unwrap_err();
+    assert!(error.to_string().contains("may still take effect"), "{error}");
     let error = scratch
         .client()
         .ask(

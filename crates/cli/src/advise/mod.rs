@@ -59,7 +59,7 @@ pub fn run(args: &AdviseArgs) -> Result<(), Failure> {
     let page = (args.html.as_deref())
         .map(|path| OutputFiles::default().take(path))
         .transpose()?;
-    let mut client = target::require(cache, control)?;
+    let mut client = target::require(cache, control).map_err(Failure::or_in_use)?;
     let Reply::Advice(report) = client.ask(&Request::Advise {}, ANSWER)? else {
         return Err(client.unexpected("advise").into());
     };

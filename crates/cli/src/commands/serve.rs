@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use flaz_control::chain;
 use flaz_control::place::{self, Places};
+use flaz_control::{ControlError, chain};
 use flaz_nbd::NbdAddress;
 use flaz_server::{BlockDeviceSpec, DriverSpec, ServeError, ServeSpec, Watch, default_directory, identify};
 use uuid::Uuid;
@@ -38,6 +38,10 @@ fn failure(args: &ServeArgs, error: ServeError) -> Failure {
     match error {
         ServeError::Serve(error) => Failure::host("serve", &args.cache)(error),
         ServeError::Stop(error) => Failure::host("stopping", &args.cache)(error),
+        ServeError::Control(ControlError::InUse { path }) if args.control.is_none() => Failure::Served {
+            cache: args.cache.clone(),
+            control: path,
+        },
         ServeError::Control(error) => error.into(),
         ServeError::System { what, source } => Failure::system(what)(source),
     }
@@ -71,10 +75,35 @@ fn check_addresses(args: &ServeArgs) -> Result<(), Failure> {
             .check_insecure(args.insecure_tcp)
             .map_err(|error| Failure::Usage(format!("serve: --nbd {error}")))?;
     }
+    check_sockets(args)?;
     if let Some(address) = &args.metrics {
         address
             .check_insecure(args.insecure_tcp)
             .map_err(|error| Failure::Usage(format!("serve: --metrics {error}")))?;
+    }
+    Ok(())
+}
+
+/// Refuses one socket for two purposes.
+fn check_sockets(args: &ServeArgs) -> Result<(), Failure> {
+    let nbd = args.nbd.iter().map(|address| ("--nbd", address));
+    let metrics = args.metrics.iter().map(|address| ("--metrics", address.socket()));
+    let sockets = nbd.chain(metrics).filter_map(|(option, address)| match address {
+        NbdAddress::Unix(path) => Some((option, path.as_path())),
+        NbdAddress::Tcp { .. } => None,
+    });
+    let control = args.control.iter().map(|path| ("--control", path.as_path()));
+    // Another path to the same socket is found by the one who binds it second.
+    let mut seen: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in sockets.chain(control) {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if let Some((other, _)) = seen.iter().find(|(_, seen)| *seen == absolute) {
+            return Err(Failure::Usage(format!(
+                "serve: {other} and {option} name the same socket, {}: use another path for one of them",
+                path.display()
+            )));
+        }
+        seen.push((option, absolute));
     }
     Ok(())
 }

@@ -19,7 +19,8 @@ use crate::settings::SettingsPatch;
 pub fn run(args: &SetArgs) -> Result<(), Failure> {
     let (cache, assignments) = split(args)?;
     let patch = SettingsPatch::parse(&assignments)?;
-    let mut client = target::require(cache.as_deref(), args.control.as_deref())?;
+    let mut client =
+        target::require(cache.as_deref(), args.control.as_deref()).map_err(Failure::or_in_use)?;
     let request = if args.until_restart {
         Request::SetUntilRestart(patch.clone())
     } else {

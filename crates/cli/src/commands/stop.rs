@@ -16,7 +16,8 @@ pub fn run(args: &StopArgs) -> Result<(), Failure> {
     if let Some(why) = &args.target.refused {
         tracing::warn!("{why}");
     }
-    let mut client = target::require(args.target.cache.as_deref(), args.target.control.as_deref())?;
+    let mut client = target::require(args.target.cache.as_deref(), args.target.control.as_deref())
+        .map_err(Failure::or_in_use)?;
     let stop = Request::Stop {
         wait: true,
         force: args.force,

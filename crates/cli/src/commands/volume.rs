@@ -10,10 +10,12 @@ use flaz_engine::write_budget::WriteBudget;
 use super::{output, target};
 use crate::args::{SHARDS_MAX, TargetArgs, device_name, extent_size};
 use crate::configuration;
+use crate::configuration::Configuration;
 use crate::configuration::draft::{Draft, Wanted};
 use crate::control::{Reply, Request};
 use crate::error::Failure;
 use crate::host;
+use crate::host::pool::Place;
 use crate::host::pool::manage::{self, Share, VolumeSpec};
 use crate::number::whole;
 use crate::page;
@@ -223,7 +225,14 @@ pub fn run(args: &VolumeArgs) -> Result<(), Failure> {
 
 /// Runs `flaz volume add`.
 fn add(args: &AddArgs) -> Result<(), Failure> {
-    let origin = super::create::origin(&args.origin, args.force)?;
+    let origin = super::create::origin(&args.origin, args.force).map_err(|refused| match refused {
+        Failure::Safety(error) => Failure::Safety(error.with_advice(
+            "specify the device or file to cache with --origin",
+            "expected the device or file to cache. Check the order, `flaz volume add DEVICE NAME --origin ORIGIN`; if this is the \
+             origin, use --force",
+        )),
+        other => other,
+    })?;
     safety::refuse_overlap(&safety::cache(&args.device)?, &origin)?;
     let draft = args.configuration.as_deref().map(|name| {
         Draft::of(Wanted {
@@ -260,6 +269,7 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
 
 /// Runs `flaz volume remove`.
 fn remove(args: &RemoveArgs) -> Result<(), Failure> {
+    refuse_name("remove", &args.device)?;
     manage::remove(&args.device, &args.volume, args.discard_dirty)
         .map_err(Failure::host("volume remove", &args.device))?;
     output::confirm(&format!(
@@ -271,6 +281,7 @@ fn remove(args: &RemoveArgs) -> Result<(), Failure> {
 
 /// Runs `flaz volume set`.
 fn set(args: &SetArgs) -> Result<(), Failure> {
+    refuse_name("set", &args.device)?;
     let failure = Failure::host("volume set", &args.device);
     let Some(volume) = &args.volume else {
         let budget = args.write_budget.unwrap_or_default();
@@ -290,8 +301,30 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
     output::confirm(&table(volumes))
 }
 
+/// Refuses the name of a volume's configuration in place of its device.
+fn refuse_name(command: &str, device: &Path) -> Result<(), Failure> {
+    let name = device
+        .to_str()
+        .filter(|name| configuration::is_name(name) && !device.exists());
+    let found = name
+        .and_then(configuration::find)
+        .and_then(|path| Configuration::read(&path).ok());
+    let Some(place) = found
+        .map(|found| Place::of(&found.cache))
+        .filter(|place| place.volume.is_some())
+    else {
+        return Ok(());
+    };
+    Err(Failure::Usage(format!(
+        "volume {command}: expected the path of the shared device; {} is a volume of {}",
+        device.display(),
+        place.device.display()
+    )))
+}
+
 /// Runs `flaz volume list`.
 fn list(args: &ListArgs) -> Result<(), Failure> {
+    refuse_name("list", &args.device)?;
     let report = manage::list(&args.device).map_err(Failure::host("volume list", &args.device))?;
     if args.json {
         return output::print_json(&report, true);

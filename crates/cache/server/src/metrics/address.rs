@@ -38,7 +38,8 @@ impl MetricsAddress {
     }
 
     /// The address to listen on.
-    pub(super) fn socket(&self) -> &NbdAddress {
+    #[must_use]
+    pub fn socket(&self) -> &NbdAddress {
         &self.0
     }
 }

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use flaz_runtime::file::{ByteLock, is_byte_locked};
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 
-use super::error::{CACHE_DEVICE, SafetyError};
+use super::error::{CACHE_DEVICE, ORIGIN, SafetyError};
 use super::file::{Access, failed, give_size, length, lock, open, open_exclusively, open_shared};
 use super::holders::{System, Use};
 use super::node::Node;
@@ -129,7 +129,7 @@ pub(crate) enum TakenOver {
 pub fn origin(path: &Path, force: bool) -> Result<Node, SafetyError> {
     let node = Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
-        role: "origin",
+        role: ORIGIN,
         advice: "specify the device or file to cache with --origin",
     })?;
     if force {
@@ -142,6 +142,8 @@ pub fn origin(path: &Path, force: bool) -> Result<Node, SafetyError> {
     if found.iter().any(|found| found.kind == Kind::Flaz) {
         return Err(SafetyError::OriginIsCache {
             path: path.to_owned(),
+            advice: "expected the device or file to cache. Check the order, `flaz create CACHE --origin ORIGIN`; if this is the origin, use \
+                     --force",
         });
     }
     Ok(node)
@@ -366,7 +368,7 @@ pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
     if !objections.is_empty() {
         return Err(SafetyError::Kept {
             path: path.to_owned(),
-            list: objections.list(),
+            objections,
         });
     }
     Ok(Claim {

@@ -8,6 +8,8 @@ use super::objections::Objections;
 
 /// The role of a cache device in [`SafetyError::Missing`].
 pub const CACHE_DEVICE: &str = "cache device";
+/// The role of an origin there.
+pub(super) const ORIGIN: &str = "origin";
 
 /// Why a device or file cannot or must not be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +59,7 @@ pub enum SafetyError {
     Missing {
         /// The path.
         path: PathBuf,
-        /// [`CACHE_DEVICE`] or `origin`.
+        /// [`CACHE_DEVICE`], `ORIGIN`, or another word.
         role: &'static str,
         /// Advice to the user.
         advice: &'static str,
@@ -82,13 +84,14 @@ pub enum SafetyError {
     },
     /// The origin is a cache.
     #[error(
-        "the origin {} contains a flaz cache: expected the device or file to cache. Check the order, `flaz create CACHE \
-         --origin ORIGIN`; if this is the origin, use --force",
+        "the origin {} contains a flaz cache: {advice}",
         path.display()
     )]
     OriginIsCache {
         /// The origin.
         path: PathBuf,
+        /// Advice to the user.
+        advice: &'static str,
     },
     /// The file system has no space for the file.
     #[error(
@@ -114,16 +117,14 @@ pub enum SafetyError {
     },
     /// It contains data that may be needed.
     #[error(
-        "{} is not free; nothing was written:{list}\nNo option overrides this: choose another target, or free \
-         this one first (umount, swapoff, losetup --detach; wipefs --all removes signatures, and the data \
-         they belong to is lost)",
-        path.display()
+        "{} is not free; nothing was written:{}\nNo option overrides this: choose another target, or free this one: {}",
+        path.display(), objections.list(), objections.freeing(path)
     )]
     Kept {
         /// The device or file.
         path: PathBuf,
-        /// The objections, one per line.
-        list: String,
+        /// The objections.
+        objections: Objections,
     },
     /// Another process holds it.
     #[error("{} is in use: {list}: stop that first", path.display())]
@@ -148,4 +149,26 @@ pub enum SafetyError {
         /// `device` or `file`.
         what: &'static str,
     },
+}
+
+impl SafetyError {
+    /// The refusal of an origin, with the advice of another command than `flaz create`: about one that is not there, and about one that
+    /// is a cache.
+    #[must_use]
+    pub fn with_advice(self, missing: &'static str, is_cache: &'static str) -> Self {
+        match self {
+            Self::Missing {
+                path, role: ORIGIN, ..
+            } => Self::Missing {
+                path,
+                role: ORIGIN,
+                advice: missing,
+            },
+            Self::OriginIsCache { path, .. } => Self::OriginIsCache {
+                path,
+                advice: is_cache,
+            },
+            other => other,
+        }
+    }
 }

@@ -6,6 +6,7 @@ use flaz_control::shell::quoted;
 
 use super::holders::Use;
 use super::probe::Found;
+use super::signatures::Kind;
 
 /// The objections to overwriting a device or file.
 #[derive(Debug, Default)]
@@ -49,6 +50,34 @@ impl Objections {
         uses.chain(found).collect()
     }
 
+    /// How to free a device or file that no option frees.
+    pub(super) fn freeing(&self, path: &Path) -> String {
+        let (caches, others): (Vec<_>, Vec<_>) =
+            self.found.iter().partition(|found| found.kind == Kind::Flaz);
+        let mut ways = Vec::new();
+        if !self.uses.is_empty() {
+            ways.push("end its use (umount, swapoff, losetup --detach)".to_owned());
+        }
+        if !caches.is_empty() {
+            let path = quoted(path);
+            let first = if caches.iter().any(|found| found.has_volumes()) {
+                format!("remove its volumes with `flaz volume remove {path} NAME`")
+            } else if caches.iter().any(|found| found.is_of_other_version()) {
+                "write its dirty blocks to its origin with `flaz detach` of the version that made it"
+                    .to_owned()
+            } else {
+                format!("`flaz detach {path}`")
+            };
+            ways.push(format!(
+                "{first}, then delete the file, or erase its first 128 KiB (`dd if=/dev/zero of={path} bs=128K count=1 conv=notrunc`)"
+            ));
+        }
+        if !others.is_empty() {
+            ways.push("`wipefs --all` removes signatures, and the data they belong to is lost".to_owned());
+        }
+        ways.join("; ")
+    }
+
     /// What to do about them. `cache` is the device or file.
     pub(super) fn advice(&self, cache: &Path) -> String {
         if self.is_final() {
@@ -61,6 +90,11 @@ impl Objections {
                  complete. If all of that can be lost, use --force --discard-dirty",
                 quoted(cache)
             );
+        }
+        if self.found.iter().any(Found::is_of_other_version) {
+            return "It was made by another version of flaz, and may hold writes that its origin lacks: write them to the origin with \
+                    `flaz detach` of that version, or choose another CACHE. If all of that can be lost, use --force --discard-dirty"
+                .to_owned();
         }
         if self.lose_dirty_blocks() {
             return format!(

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use super::signatures::{DIRTY_CACHE, Kind, TABLE, WITH_VOLUMES};
+use super::signatures::{DIRTY_CACHE, Kind, OTHER_VERSION, TABLE, WITH_VOLUMES};
 use super::source::Source;
 
 /// Maximum length, in bytes, of the part of a file without a signature that is searched for data.
@@ -32,7 +32,13 @@ impl Found {
     /// Whether it is a flaz cache that may contain the only copy of some writes.
     #[must_use]
     pub fn is_dirty_cache(&self) -> bool {
-        self.kind == Kind::Flaz && [DIRTY_CACHE, WITH_VOLUMES].contains(&self.name)
+        self.kind == Kind::Flaz && [DIRTY_CACHE, OTHER_VERSION, WITH_VOLUMES].contains(&self.name)
+    }
+
+    /// Whether it is such a cache that only another version of flaz can read.
+    #[must_use]
+    pub fn is_of_other_version(&self) -> bool {
+        self.kind == Kind::Flaz && self.name == OTHER_VERSION
     }
 }
 

@@ -7,6 +7,7 @@
 //! The purpose is to protect data. A row that sometimes matches random bytes is acceptable; a missing format is not.
 //! Magics of two bytes have a `confirm` function that checks more bytes.
 
+use flaz_engine::format::FormatError;
 use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::superblock::{self, Superblock};
 use flaz_pool::PoolSuperblock;
@@ -409,12 +410,16 @@ pub const TABLE: &[Signature] = &[
 /// Name of a flaz cache that may contain the only copy of some writes.
 pub(super) const DIRTY_CACHE: &str = "dirty (newer than its origin) flaz";
 
+/// Name of such a cache that another version of flaz made.
+pub(super) const OTHER_VERSION: &str = "dirty flaz (of another version)";
+
 /// Name of a shared cache device with volumes, each of which may be dirty.
 pub(super) const WITH_VOLUMES: &str = "shared (with volumes) flaz";
 
 /// Detects that the cache may contain the only copy of some writes. The newer of its two superblocks
 /// says so; in a damaged superblock, bit 0 of the feature bits does.
 fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static str>> {
+    let mut is_of_other_version = false;
     let mut newest: Option<Superblock> = None;
     let mut dirty = false;
     for slot in SUPERBLOCK_SLOTS {
@@ -423,8 +428,15 @@ fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static 
         };
         match Superblock::parse(&page, source.size_bytes()) {
             Ok(found) => newest = newest.into_iter().chain([found]).max_by_key(|one| one.generation),
-            Err(_) => dirty |= page[..8] == FLAZ_MAGIC && page[16] & 1 != 0,
+            Err(error) => {
+                let is_dirty = page[..8] == FLAZ_MAGIC && page[16] & 1 != 0;
+                dirty |= is_dirty;
+                is_of_other_version |= is_dirty && matches!(error, FormatError::Version { .. });
+            }
         }
+    }
+    if newest.is_none() && is_of_other_version {
+        return Ok(Some(OTHER_VERSION));
     }
     dirty |= newest.is_some_and(|superblock| superblock.dirty);
     Ok(Some(if dirty { DIRTY_CACHE } else { "flaz" }))
