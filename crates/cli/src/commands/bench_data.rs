@@ -130,7 +130,13 @@ pub fn run(args: &BenchDataArgs) -> Result<(), Failure> {
         Some(path) => {
             let failed = || Failure::system(format!("writing {}", path.display()));
             let mut file = OutputFiles::beside(&args.distribution).take(path)?.open()?;
-            written(&generator, args.size, threads, &mut file).map_err(failed())?
+            match written(&generator, args.size, threads, &mut file) {
+                Ok(speed) => speed,
+                Err(error) => {
+                    file.remove_made();
+                    return Err(failed()(error));
+                }
+            }
         }
     };
     let achieved = flaz_data::measure(&generator, args.size, &CALIBRATED, threads);

@@ -190,7 +190,7 @@ impl OutputFile {
         };
         Ok(OpenFile {
             file: opened.map_err(failed)?,
-            _place: self,
+            place: self,
         })
     }
 }
@@ -199,7 +199,28 @@ impl OutputFile {
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
-    _place: OutputFile,
+    place: OutputFile,
+}
+
+impl OpenFile {
+    /// Removes the file if this made it: of an output that has failed, nothing is left.
+    pub fn remove_made(self) {
+        if let State::Missing(place) = &self.place.state
+            && Identity::at(place)
+                .is_some_and(|there| Some(there) == self.file.metadata().ok().as_ref().and_then(Identity::of))
+            && let Err(error) = fs::remove_file(place)
+        {
+            tracing::warn!("{} was created but cannot be removed: {error}", place.display());
+        }
+    }
+
+    /// Another handle of the file.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
 }
 
 impl Write for OpenFile {

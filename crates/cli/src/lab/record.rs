@@ -1,6 +1,5 @@
 //! `flaz lab record`: a load, to be replayed on modelled machines.
 
-use std::fs::File;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -50,29 +49,42 @@ pub struct RecordArgs {
 /// The origin is in use, the address or the file is invalid, or the recording cannot be written.
 pub fn run(args: &RecordArgs) -> Result<(), Failure> {
     local(&args.nbd)?;
-    drop(OutputFiles::beside([&args.origin]).take(&args.output)?);
-    safety::origin(&args.origin, false)?;
+    let output = OutputFiles::beside([&args.origin]).take(&args.output)?;
+    safety::origin(&args.origin, false).map_err(|refused| {
+        refused.with_advice(
+            "expected the device or file to record",
+            "record its origin, or serve it and record with another tool",
+        )
+    })?;
     let claim = safety::claim_existing(&args.origin, Access::ReadWrite)?;
     let origin = claim
         .file()
         .try_clone()
         .map_err(Failure::system(format!("opening {}", args.origin.display())))?;
-    let output =
-        File::create(&args.output).map_err(Failure::system(format!("creating {}", args.output.display())))?;
     let shutdown = Shutdown::new();
     stop_on_signals(shutdown.clone())?;
+    let output = output.open()?;
+    let file = output
+        .handle()
+        .map_err(Failure::system(format!("opening {}", args.output.display())))?;
     let started = format!("recording {} at {}\n", args.origin.display(), args.nbd.uri(""));
     let mut announced = Ok(());
-    let report = record(origin, output, &args.nbd, &shutdown, || {
+    let report = record(origin, file, &args.nbd, &shutdown, || {
         if !args.json {
             announced = output::confirm(&started);
         }
     });
     drop(claim);
-    let report = report.map_err(|error| Failure::Other {
-        what: "lab record",
-        source: error.into(),
-    })?;
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => {
+            output.remove_made();
+            return Err(Failure::Other {
+                what: "lab record",
+                source: error.into(),
+            });
+        }
+    };
     announced?;
     match args.json {
         true => output::print_json(&report, true),
@@ -85,14 +97,22 @@ fn text(report: &RecordReport) -> String {
         .map(|it| format!("{} {:.0} %", it.codec, it.percent))
         .collect();
     format!(
-        "{} reads of {}, {} writes of {}, {} trims in {:.1} s; at most {} in flight; left by {}\n",
-        HumanCount(report.reads),
+        "{} of {}, {} of {}, {} in {:.1} s; at most {} in flight; left by {}\n",
+        counted(report.reads, "read"),
         HumanBytes(report.read_bytes),
-        HumanCount(report.writes),
+        counted(report.writes, "write"),
         HumanBytes(report.write_bytes),
-        HumanCount(report.trims),
+        counted(report.trims, "trim"),
         report.seconds,
         report.depth_max,
         left.join(", ")
+    )
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!(
+        "{} {what}{}",
+        HumanCount(count),
+        if count == 1 { "" } else { "s" }
     )
 }

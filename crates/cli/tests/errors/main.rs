@@ -5,6 +5,7 @@
 //!
 //! The helpers of all commands are at the top of this file.
 
+mod advice;
 mod create;
 mod resize;
 mod serve;
