@@ -48,8 +48,9 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
         match Client::connect(&path, owner) {
             Ok(mut client) => match client.ask(&Request::Identify {}, ANSWER_WITHIN) {
                 Ok(Reply::File(file)) if !file.is(&device) => copied = Some(file.path),
-                // Any other answer: the command itself will tell what is wrong with the daemon.
-                Ok(_) | Err(ControlError::Refused { .. }) => return Ok(Some(client)),
+                Ok(_) => return Ok(Some(client)),
+                // It may have refused the connection, not the request. The command itself will tell why.
+                Err(ControlError::Refused { .. }) => return Ok(Some(Client::connect(&path, owner)?)),
                 Err(error) => refused = refused.or(Some(error)),
             },
             Err(ControlError::NotRunning { .. }) => {}
