@@ -101,7 +101,7 @@ impl<P: Platform> Shard<P> {
             let read = self.cache.read_pages(slots.clone(), page_bytes).await;
             (slots.start, pages, read)
         });
-        let (mut reads, mut done) = (iter(reads.collect::<Vec<_>>()).buffered(READS_MAX), 0);
+        let (mut reads, mut done) = (iter(reads).buffered(READS_MAX), 0);
         while let Some((first, some, read)) = reads.next().await {
             let read = read.map_err(|error| damaged(error.to_string()))?;
             done += some.len() as u128;
