@@ -445,7 +445,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
         }
         FoundIndex {
             table: None,
-            entries: image.len() as u64,
+            entries: image.blocks(),
             refused,
             damaged_pages,
         }

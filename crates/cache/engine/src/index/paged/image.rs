@@ -251,14 +251,8 @@ impl PageImage {
 
     /// Number of blocks that were counted.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether no block was counted.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+    pub fn blocks(&self) -> u64 {
+        self.len as u64
     }
 
     /// Number of dirty blocks among those that were counted.

@@ -51,6 +51,15 @@ impl Rig {
         }
     }
 
+    /// With some thousand blocks.
+    fn filled(seed: u64) -> Self {
+        let mut rig = Self::new(seed);
+        for _ in 0..300 {
+            rig.step();
+        }
+        rig
+    }
+
     fn write(&mut self) {
         for write in self.index.begin_writes(8) {
             self.device.insert(write.slot(), write.bytes.clone());
@@ -180,10 +189,7 @@ fn an_image_has_what_the_index_had() {
 /// Whatever an image says, its checksum included, it is refused, or the index can be used.
 #[test]
 fn a_forged_image_is_refused_or_can_be_used() {
-    let mut rig = Rig::new(9);
-    for _ in 0..300 {
-        rig.step();
-    }
+    let mut rig = Rig::filled(9);
     let image = rig.image();
     let (mut refused, mut random) = (0, Random::new(1));
     for turn in 0..3000 {
@@ -231,10 +237,7 @@ fn a_forged_number_of_retirements_is_refused() {
 /// Whatever a page says, with the right checksum, the image is refused, or the index can be used, and stopped again.
 #[test]
 fn a_forged_page_is_refused_or_can_be_used() {
-    let mut rig = Rig::new(12);
-    for _ in 0..300 {
-        rig.step();
-    }
+    let mut rig = Rig::filled(12);
     let image = rig.image();
     let device = rig.device.clone();
     let pages = image.len() - rig.index.page_count() * PAGE_ENTRY_BYTES;
@@ -268,10 +271,7 @@ fn a_forged_page_is_refused_or_can_be_used() {
 
 #[test]
 fn a_damaged_page_is_found() {
-    let mut rig = Rig::new(10);
-    for _ in 0..300 {
-        rig.step();
-    }
+    let mut rig = Rig::filled(10);
     let image = rig.image();
     let slots: Vec<u32> = rig.device.keys().copied().collect();
     let in_use = PageImage::parse(&image, &rig.geometry)
