@@ -139,6 +139,8 @@ pub enum PlantedBug {
     CleanedForgotten,
     /// A pass of recovery keeps blocks of which it has dropped records, which matters only with [`recover_by_passes`].
     PassEndsLate,
+    /// Of the changes of a block in two runs of a recovery, the older one counts, which matters only with [`recover_by_passes`].
+    OlderRunWins,
 }
 
 impl PlantedBug {
@@ -190,6 +192,7 @@ impl PlantedBug {
         Self::IntendedDirtyDropped,
         Self::CleanedForgotten,
         Self::PassEndsLate,
+        Self::OlderRunWins,
     ];
 
     /// Whether it affects only write-back.

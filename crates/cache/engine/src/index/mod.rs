@@ -11,17 +11,20 @@ mod directory;
 mod entry;
 mod hits;
 mod leaf;
+mod merge;
 mod paged;
 mod pass;
 mod retired;
+mod run;
 mod segment;
 mod slots;
 
 pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
 pub use leaf::PAGE_BYTES;
+pub use merge::{Merge, Step};
 pub use paged::{FRAMES_MIN, ImagePage, PageImage, PagePlan, PageRead, PageWrite, PagedIndex};
-pub use pass::{CHANGES_MIN, Pass};
+pub use pass::{CHANGES_MIN, Pass, RunPlan};
 
 use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
 use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_BLOCKS_MAX};

@@ -32,6 +32,7 @@ use super::directory::{Directory, Place, Position, Saved};
 use super::entry::Entry;
 use super::hits::HitBits;
 use super::leaf::{Full, Leaf, PAGE_BYTES};
+use super::pass::RunPlan;
 use super::retired::Retired;
 use super::slots::Slots;
 use super::{Fragments, others_name};
@@ -251,6 +252,33 @@ impl PagedIndex {
         let frames = self.frames.capacity() * size_of::<Option<Frame>>() + self.vacant.capacity() * 4;
         let regions = self.hits.memory_bytes() + self.retired.memory_bytes();
         frames + self.directory.memory_bytes() + self.slots.memory_bytes() + regions
+    }
+
+    // Slots that no page has, for a recovery.
+
+    /// Where runs of changes are.
+    #[must_use]
+    pub fn run_plan(&self) -> RunPlan {
+        RunPlan {
+            mark: self.plan.mark,
+            page_bytes: self.plan.page_bytes,
+        }
+    }
+
+    /// Whether [`Self::lend_chunk`] may have a chunk.
+    #[must_use]
+    pub fn can_lend(&self) -> bool {
+        self.slots.can_lend()
+    }
+
+    /// Lends slots that follow one another; returns the first. At least half of all slots remain to pages.
+    pub fn lend_chunk(&mut self) -> Option<u32> {
+        self.slots.take_chunk()
+    }
+
+    /// Takes them back.
+    pub fn return_chunk(&mut self, first: u32) {
+        self.slots.give_back_chunk(first);
     }
 
     /// Number of pages in memory.

@@ -1,25 +1,40 @@
 //! The index entries of a range of blocks, computed from changes in order: for a recovery whose index is larger than the memory for it.
 //!
-//! Such a recovery makes several passes over all changes, each for the range that follows the range of the preceding pass. The changes of a pass are
-//! collected in an array. When it is full, they are sorted by block, and the entry of each cached block stays. If that frees less than a
-//! quarter of the array, the range ends at the median: entries behind it are dropped, and later changes there are ignored.
+//! The changes are collected in an array. When it is nearly full, they are sorted by block, of each block one change stays, and the owner
+//! writes these as a *run* to pages on the device that the index does not use yet. After all changes, the array and the runs are merged.
+//!
+//! ```text
+//! for each change              push; is_nearly_full, begin_run, then next_chunk and chunk_written as often as there is room
+//! at the end                   merge
+//! ```
+//!
+//! Where there is no room for a run and the array is full, the range ends at its median: entries behind it are dropped, and later changes
+//! there are ignored. Then there is another pass over all changes, for the range that follows.
 //!
 //! Invariants:
-//! - In a pass the end of the range only moves down. So no change of a block in the range was ignored, and the last one wins.
+//! - In a pass the end of the range only moves down. So no change of a block in the range was ignored, and the last one wins: those in the
+//!   array are later than those in runs, and those of a run later than those of the runs before it.
 //! - A group is in one pass: the ends of ranges are multiples of [`GROUP_BLOCKS_MAX`].
-//! - The array is the only memory: 16 bytes for each of `changes_max`. At least three eighths as many blocks have entries in each pass but
-//!   the last, unless later changes drop them.
+//! - The memory for `changes_max` changes, 16 bytes each, is the only one, but for a few bytes for each chunk of a run. A merge has it for
+//!   the pages that it reads. Without runs, at least three eighths as many blocks have entries in each pass but the last, unless later
+//!   changes drop them.
 
 use std::ops::Range;
 
 use super::bulk::{CLEAN, Change, DROP};
 use super::entry::{Entry, VALUE_MASK};
+use super::merge::Merge;
+use super::run::{self, Seal};
+use super::slots::CHUNK_SLOTS;
 use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::planted::{PlantedBug, planted};
 use crate::units::{BlockNumber, LocalBlock};
 
 /// Fewest changes of a pass: half of them are more blocks than a group has.
 pub const CHANGES_MIN: usize = 16;
+
+/// Runs that there may be with any memory.
+const RUNS_MIN: usize = 4;
 
 /// Bits of what happens to a block.
 const WHAT_MASK: u64 = CLEAN | VALUE_MASK;
@@ -30,7 +45,7 @@ const _: () = assert!(BlockNumber::MAX.0.ilog2() + BLOCK_SHIFT < u128::BITS);
 
 /// A change, so that numbers are in the order of blocks, and those of a block in the order of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Packed(u128);
+pub(super) struct Packed(u128);
 
 impl Packed {
     fn new(block: LocalBlock, place: usize, what: u64) -> Self {
@@ -40,33 +55,62 @@ impl Packed {
         Self(u128::from(block.0) << BLOCK_SHIFT | (place as u128) << PLACE_SHIFT | u128::from(what))
     }
 
-    fn block(self) -> LocalBlock {
+    pub(super) fn block(self) -> LocalBlock {
         LocalBlock((self.0 >> BLOCK_SHIFT) as u64)
     }
 
-    fn what(self) -> u64 {
+    pub(super) fn what(self) -> u64 {
         self.0 as u64 & WHAT_MASK
     }
+}
 
-    /// The entry of the block after this change.
-    fn after(self, entry: Option<Entry>) -> Option<Entry> {
-        match self.what() {
-            DROP => None,
-            CLEAN => entry.map(|entry| entry.with_dirty(false)),
-            entry => Some(Entry(entry)),
-        }
+/// What two changes of a block come to.
+fn both(first: u64, second: u64) -> u64 {
+    match (first, second) {
+        (DROP | CLEAN, CLEAN) => first,
+        (entry, CLEAN) => Entry(entry).with_dirty(false).0,
+        _ => second,
     }
+}
+
+/// Sorted changes on the device.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// Of all runs of a recovery.
+    pub(super) number: u32,
+    pub(super) pages: u32,
+    /// The first slot of each chunk.
+    pub(super) chunks: Vec<u32>,
+    /// Number of those that were given back.
+    pub(super) given_back: usize,
+}
+
+/// Where the runs of a recovery are.
+#[derive(Clone, Copy, Debug)]
+pub struct RunPlan {
+    /// Tells the pages of this opening from all others.
+    pub mark: u64,
+    /// Bytes of a page.
+    pub page_bytes: usize,
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Pass {
-    /// Entries, sorted, then changes in order.
+    /// One for each of some blocks, sorted, then others in order.
     changes: Vec<Packed>,
     changes_max: usize,
     range: Range<LocalBlock>,
     /// The end of the last pass.
     blocks: LocalBlock,
+    plan: RunPlan,
+    /// Oldest first.
+    runs: Vec<Run>,
+    /// Of all passes.
+    runs_begun: u32,
+    /// How many changes are in the last chunk, and its pages, and how many before it are in the last run.
+    sending: (usize, u32),
+    sent: usize,
 }
 
 impl Pass {
@@ -78,7 +122,7 @@ impl Pass {
     /// # Panics
     /// If `changes_max` is below [`CHANGES_MIN`].
     #[must_use]
-    pub fn first(blocks: LocalBlock, changes_max: usize) -> Self {
+    pub fn first(blocks: LocalBlock, changes_max: usize, plan: RunPlan) -> Self {
         assert!(
             (CHANGES_MIN..=u32::MAX as usize).contains(&changes_max),
             "{changes_max}"
@@ -88,6 +132,11 @@ impl Pass {
             changes_max,
             range: LocalBlock(0)..blocks,
             blocks,
+            plan,
+            runs: Vec::new(),
+            runs_begun: 0,
+            sending: (0, 0),
+            sent: 0,
         }
     }
 
@@ -111,22 +160,103 @@ impl Pass {
         }
     }
 
-    /// Replaces the changes by the entries that they result in.
+    /// Leaves one change of each block.
     fn fold(&mut self) {
         self.changes.sort_unstable();
+        let is_oldest = self.runs.is_empty();
         let (mut kept, mut at) = (0, 0);
-        while let Some(block) = self.changes.get(at).map(|change| change.block()) {
-            let mut entry = None;
+        while let Some(change) = self.changes.get(at).copied() {
+            let (block, mut what) = (change.block(), change.what());
+            at += 1;
             while let Some(change) = self.changes.get(at).filter(|change| change.block() == block) {
-                entry = change.after(entry);
+                what = both(what, change.what());
                 at += 1;
             }
-            if let Some(entry) = entry {
-                self.changes[kept] = Packed::new(block, 0, entry.0);
+            // A block without older changes has no entry.
+            if !(is_oldest && matches!(what, DROP | CLEAN)) {
+                self.changes[kept] = Packed::new(block, 0, what);
                 kept += 1;
             }
         }
         self.changes.truncate(kept);
+    }
+
+    // Runs.
+
+    /// Whether the changes should become a run, if there is room.
+    #[must_use]
+    pub fn is_nearly_full(&self) -> bool {
+        self.changes.len() >= self.changes_max / 4 * 3
+    }
+
+    /// Begins a run of all changes. False: they are so few that there is room for more in the array, or for all if this `is_last`.
+    pub fn begin_run(&mut self, is_last: bool) -> bool {
+        self.fold();
+        let is_worth_it = match is_last {
+            true => !self.runs.is_empty() && !self.changes.is_empty(),
+            false => self.changes.len() > self.changes_max / 2,
+        };
+        // A merge needs a page of each run in memory.
+        let most = self.changes_max * Self::CHANGE_BYTES / self.plan.page_bytes;
+        if !is_worth_it || self.runs.len() >= most.max(RUNS_MIN) {
+            return false;
+        }
+        self.runs.push(Run {
+            number: self.runs_begun,
+            pages: 0,
+            chunks: Vec::new(),
+            given_back: 0,
+        });
+        self.runs_begun += 1;
+        true
+    }
+
+    /// The next [`CHUNK_SLOTS`] pages of the run. `None`: it has all changes, and the array has none.
+    pub fn next_chunk(&mut self) -> Option<Vec<u8>> {
+        let run = self.runs.last().expect("a run was begun");
+        let (mut count, mut pages) = (0, 0);
+        let mut chunk = vec![0; CHUNK_SLOTS as usize * self.plan.page_bytes];
+        for page in chunk.chunks_mut(self.plan.page_bytes) {
+            let left = &self.changes[self.sent + count..];
+            if left.is_empty() {
+                break;
+            }
+            let seal = Seal {
+                mark: self.plan.mark,
+                run: run.number,
+                page: run.pages + pages,
+            };
+            count += run::fill(
+                page,
+                seal,
+                left.iter().map(|change| (change.block(), change.what())),
+            );
+            pages += 1;
+        }
+        self.sending = (count, pages);
+        (count > 0).then_some(chunk)
+    }
+
+    /// The pages of [`Self::next_chunk`] are in these slots.
+    pub fn chunk_written(&mut self, first_slot: u32) {
+        let run = self.runs.last_mut().expect("a run was begun");
+        let (count, pages) = std::mem::take(&mut self.sending);
+        run.chunks.push(first_slot);
+        run.pages += pages;
+        self.sent += count;
+    }
+
+    /// The run has what was written. Other changes stay in the array.
+    pub fn end_run(&mut self) {
+        self.changes.drain(..std::mem::take(&mut self.sent));
+        self.runs.pop_if(|run| run.chunks.is_empty());
+    }
+
+    /// Chunks of all runs that were not given back yet; their first slots.
+    pub fn take_chunks(&mut self) -> Vec<u32> {
+        let runs = std::mem::take(&mut self.runs).into_iter();
+        runs.flat_map(|run| run.chunks.into_iter().skip(run.given_back))
+            .collect()
     }
 
     fn end_at_median(&mut self) {
@@ -144,115 +274,27 @@ impl Pass {
         };
     }
 
-    /// The entries of this pass, sorted by block, after all changes were added.
-    pub fn entries(&mut self) -> impl Iterator<Item = (LocalBlock, Entry)> + '_ {
+    /// The entries of this pass, after all changes were added.
+    pub fn merge(&mut self) -> Merge<'_> {
         self.fold();
-        self.changes
-            .iter()
-            .map(|change| (change.block(), Entry(change.what())))
+        if !self.runs.is_empty() {
+            self.changes.shrink_to_fit();
+        }
+        let memory = (self.changes_max - self.changes.len()) * Self::CHANGE_BYTES;
+        Merge::new(&self.changes, &mut self.runs, self.plan, self.range.end, memory)
     }
 
-    /// Begins the next pass. False: this was the last one.
-    pub fn begin_next(&mut self) -> bool {
+    /// Begins the next pass, of blocks from `from` on: the end of this one, or where it could not go on. False: there are none.
+    pub fn begin(&mut self, from: LocalBlock) -> bool {
+        assert!(self.runs.is_empty(), "their slots were taken back");
         self.changes.clear();
-        self.range = self.range.end..self.blocks;
+        self.range = from..self.blocks;
+        if !self.range.is_empty() {
+            self.changes.reserve_exact(self.changes_max);
+        }
         !self.range.is_empty()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
-    use flaz_sim::Rng;
-
-    use super::*;
-    use crate::units::Location;
-
-    /// Changes as of `count` records on blocks below `blocks`, some of which are changed more often than others.
-    fn changes(seed: u64, blocks: u64, count: u64) -> Vec<(LocalBlock, Change)> {
-        let mut rng = Rng::new(seed);
-        let mut next = |below| rng.below(below);
-        let change = |step: u64| {
-            let most = match next(2) {
-                0 => blocks,
-                _ => blocks.div_ceil(7),
-            };
-            let block = LocalBlock(next(most));
-            (block, Change::any(&mut next, step))
-        };
-        (0..count).map(change).collect()
-    }
-
-    #[test]
-    fn passes_find_the_same_entries_as_a_map() {
-        for (blocks, count, changes_max) in [
-            (1, 100, 16),
-            (9, 1000, 16),
-            (400, 3000, 16),
-            (401, 5000, 21),
-            (1 << 40, 3000, 100),
-            (5000, 20_000, 1000),
-            (5000, 20_000, 30_000),
-        ] {
-            let changes = changes(blocks + count, blocks, count);
-            let mut expected = BTreeMap::new();
-            for &(block, change) in &changes {
-                match change {
-                    Change::Set(entry) => drop(expected.insert(block, entry)),
-                    Change::Drop => drop(expected.remove(&block)),
-                    Change::Clean => {
-                        if let Some(entry) = expected.get_mut(&block) {
-                            *entry = entry.with_dirty(false);
-                        }
-                    }
-                }
-            }
-            let mut pass = Pass::first(LocalBlock(blocks), changes_max);
-            let (mut found, mut passes) = (Vec::new(), 0);
-            loop {
-                for &(block, change) in &changes {
-                    pass.push(block, change);
-                }
-                let range = pass.range();
-                let before = found.len();
-                found.extend(pass.entries());
-                let is_last = range.end == LocalBlock(blocks);
-                assert!(is_last || range.end.0.is_multiple_of(GROUP_BLOCKS_MAX as u64));
-                assert!(found[before..].iter().all(|(block, _)| range.contains(block)));
-                assert_eq!(pass.changes.capacity(), changes_max, "no more memory than that");
-                passes += 1;
-                if !pass.begin_next() {
-                    break;
-                }
-            }
-            assert!(found.is_sorted_by(|(a, _), (b, _)| a < b));
-            assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
-            let all: BTreeSet<_> = changes.iter().map(|(block, _)| block).collect();
-            let few = 2 + 3 * all.len() / changes_max;
-            assert!(
-                passes <= few,
-                "{passes} passes for {} blocks, {changes_max} at a time",
-                all.len()
-            );
-        }
-    }
-
-    /// The first pass ends where it must, however late a block before its end is changed.
-    #[test]
-    fn changes_behind_the_end_are_ignored_and_those_before_are_not() {
-        let set = |n: u64| Change::Set(Entry::fragment(Location(n + 1), 100));
-        let mut pass = Pass::first(LocalBlock(1000), CHANGES_MIN);
-        for block in 0..=CHANGES_MIN as u64 {
-            pass.push(LocalBlock(block * 10), set(block));
-        }
-        assert_eq!(pass.range(), LocalBlock(0)..LocalBlock(80));
-        pass.push(LocalBlock(79), set(500));
-        pass.push(LocalBlock(80), set(501));
-        pass.push(LocalBlock(70), Change::Drop);
-        let found: Vec<u64> = pass.entries().map(|(block, _)| block.0).collect();
-        assert_eq!(found, [0, 10, 20, 30, 40, 50, 60, 79]);
-        assert!(pass.begin_next());
-        assert_eq!(pass.range(), LocalBlock(80)..LocalBlock(1000));
-    }
-}
+mod tests;

@@ -1,5 +1,8 @@
 //! The places of index pages on the device: which of them are free.
 
+/// Slots of a chunk.
+pub(super) const CHUNK_SLOTS: u32 = u8::BITS;
+
 /// One bit for each slot; set: in use.
 #[derive(Debug)]
 pub(super) struct Slots {
@@ -63,6 +66,31 @@ impl Slots {
         self.in_use -= 1;
     }
 
+    /// Whether more than half of all are free.
+    pub(super) fn can_lend(&self) -> bool {
+        self.count - self.in_use > self.count / 2
+    }
+
+    /// Takes a chunk of free slots that follow one another, far from those that [`Self::take`] returns, unless that leaves less than half
+    /// of all. Returns the first.
+    pub(super) fn take_chunk(&mut self) -> Option<u32> {
+        let free = |word: &u64| {
+            (0..u64::BITS / CHUNK_SLOTS)
+                .rev()
+                .find(|n| word >> (n * CHUNK_SLOTS) & 0xff == 0)
+        };
+        let mut words = self.words.iter().enumerate().rev();
+        let found = words.find_map(|(at, word)| Some(at as u32 * u64::BITS + free(word)? * CHUNK_SLOTS));
+        let first = found.filter(|_| self.can_lend())?;
+        self.words[(first / u64::BITS) as usize] |= 0xff << (first % u64::BITS);
+        self.in_use += CHUNK_SLOTS;
+        Some(first)
+    }
+
+    pub(super) fn give_back_chunk(&mut self, first: u32) {
+        (first..first + CHUNK_SLOTS).for_each(|slot| self.give_back(slot));
+    }
+
     #[cfg(test)]
     pub(super) fn in_use(&self) -> u32 {
         self.in_use
@@ -98,6 +126,32 @@ mod tests {
         assert_eq!(taken, (0..69).collect::<Vec<_>>());
         slots.give_back(7);
         assert!(slots.claim(7) && slots.take().is_none());
+    }
+
+    #[test]
+    fn chunks_are_of_free_slots_and_leave_half() {
+        for count in [0, 7, 16, 63, 64, 65, 200, 1000] {
+            let mut slots = Slots::new(count);
+            let first = slots.take();
+            let chunks: Vec<u32> = std::iter::from_fn(|| slots.take_chunk()).collect();
+            let taken = chunks.len() as u32 * CHUNK_SLOTS;
+            assert!(
+                taken <= count / 2 + CHUNK_SLOTS && !slots.can_lend() || count < 16,
+                "{count}"
+            );
+            assert!(
+                chunks
+                    .iter()
+                    .all(|chunk| *chunk > 0 && chunk + CHUNK_SLOTS <= count)
+            );
+            let mut others: Vec<u32> = std::iter::from_fn(|| slots.take()).collect();
+            others.extend(first);
+            others.extend(chunks.iter().flat_map(|chunk| *chunk..chunk + CHUNK_SLOTS));
+            others.sort_unstable();
+            assert_eq!(others, (0..count).collect::<Vec<_>>());
+            chunks.iter().for_each(|chunk| slots.give_back_chunk(*chunk));
+            assert_eq!(slots.in_use(), count - taken);
+        }
     }
 
     #[test]

@@ -96,7 +96,11 @@ impl<P: Platform> Shard<P> {
     ) -> Result<(), ImageError> {
         let (shard, pages, page_bytes) = (self.id.number, image.pages(), image.page_bytes());
         let damaged = |what: String| ImageError::Damaged { shard, what };
-        let mut progress = Progress::new(tell, self.id.opened.regions_per_shard.into());
+        let mut progress = Progress::new(
+            tell,
+            self.id.opened.regions_per_shard.into(),
+            self.id.layout.local_blocks(),
+        );
         let reads = image.runs(&pages).map(async |(slots, pages)| {
             let read = self.cache.read_pages(slots.clone(), page_bytes).await;
             (slots.start, pages, read)

@@ -29,7 +29,7 @@ use super::Platform;
 use super::io::CacheIo;
 use super::log::{Lsn, SegmentLog};
 use crate::format::layout::Layout;
-use crate::index::{Bulk, Entry, Index, PageImage, PagePlan};
+use crate::index::{Bulk, Entry, Index, PAGE_BYTES, PageImage, PagePlan, RunPlan};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, LocalBlock};
 
@@ -523,6 +523,34 @@ impl BlockMap {
     /// Prepares an empty map for this many changes.
     pub(super) fn reserve(&self, changes: usize) {
         self.index.table().borrow_mut().reserve(changes);
+    }
+
+    /// Where a recovery may keep changes.
+    pub(super) fn run_plan(&self) -> RunPlan {
+        match self.index.pages() {
+            Some(pages) => pages.index().borrow().run_plan(),
+            None => RunPlan {
+                mark: 0,
+                page_bytes: PAGE_BYTES,
+            },
+        }
+    }
+
+    /// Whether there are chunks of free slots for that.
+    pub(super) fn can_lend(&self) -> bool {
+        let pages = self.index.pages();
+        pages.is_some_and(|pages| pages.index().borrow().can_lend())
+    }
+
+    /// Lends a chunk; returns its first slot.
+    pub(super) fn lend_chunk(&self) -> Option<u32> {
+        self.index.pages()?.index().borrow_mut().lend_chunk()
+    }
+
+    /// Takes a chunk back.
+    pub(super) fn return_chunk(&self, first_slot: u32) {
+        let pages = self.index.pages().expect("it has lent a chunk");
+        pages.index().borrow_mut().return_chunk(first_slot);
     }
 
     /// Adds entries of blocks that ascend, all behind those that were added before. The caller counts them in their regions.

@@ -29,6 +29,7 @@
 //! | `recover` | the start after a crash |
 //! | `recover_intents` | dropping blocks of stripes with writes in flight |
 //! | `recover_records` | from the records of all regions to index entries |
+//! | `recover_runs` | the same outside of memory: sorted parts on the device, and their merge |
 //! | `resize` | more regions, and fewer |
 //! | `give_back` | giving space back to other caches on the device |
 //! | `read` | hits, partial hits, misses |
@@ -103,6 +104,7 @@ mod recover;
 mod recover_intents;
 mod recover_order;
 mod recover_records;
+mod recover_runs;
 mod region_reader;
 mod repack;
 mod resize;

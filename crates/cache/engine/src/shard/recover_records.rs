@@ -1,14 +1,16 @@
 //! The part of recovery that turns the records of all regions into index entries.
 //!
 //! The changes of all extents are made in the order of their sequences, so the last record of a block wins. Usually they go to the index,
-//! in batches. If the index is larger than the memory for it, several passes over all regions each find the entries of a range of blocks,
-//! see [`Pass`]. All passes see the same records: a full region must be complete whenever it is read. Of an open region one read may find
-//! more than another, so its contents stay in memory from the first pass on.
+//! in batches. If the index is larger than the memory for it, they go to a [`Pass`], and through runs on the device to pages of the index:
+//! see [`super::recover_runs`]. Where there is no room for all runs, several passes over all regions each find the entries of a range of
+//! blocks. All passes see the same records: a full region must be complete whenever it is read. Of an open region one read may find more
+//! than another, so its contents stay in memory from the first pass on.
 //!
 //! In memory are: the changes of a batch or of a pass; the contents of regions that are being read ([`SCANS_MAX`]), and of those with
 //! extents that have not had their turn, of which there are two or three; those of the open regions, a few in each shard.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 use flaz_device::Env;
@@ -19,6 +21,7 @@ use super::manifest_reader::Manifest;
 use super::map::BlockMap;
 use super::recover::Recovered;
 use super::recover_order::{Merge, Next};
+use super::recover_runs::{HandOver, Runs};
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::{Platform, Shard};
 use crate::format::extent::{Record, RecordKind};
@@ -34,8 +37,6 @@ const BATCH_RECORDS: usize = 256 << 10;
 const SCANS_MAX: usize = 8;
 /// Bytes of a stored block, up to which there is room for an index entry from the beginning.
 const BLOCK_BYTES_MIN: u64 = 2048;
-/// Entries that a pass hands over at a time.
-const RUN_ENTRIES: usize = 8 << 10;
 
 /// A region in use, whose records have been taken over.
 pub(super) struct InUse {
@@ -99,7 +100,7 @@ impl Batches<'_> {
 /// Where changes go.
 enum Changes<'a> {
     Index(Batches<'a>),
-    Pass(&'a mut Pass),
+    Pass(&'a mut Pass, &'a mut Runs),
 }
 
 impl Changes<'_> {
@@ -107,14 +108,22 @@ impl Changes<'_> {
     fn want(&self, block: LocalBlock) -> bool {
         match self {
             Self::Index(_) => true,
-            Self::Pass(pass) => pass.range().contains(&block),
+            Self::Pass(pass, _) => pass.range().contains(&block),
         }
     }
 
     fn push(&mut self, block: LocalBlock, change: Change) {
         match self {
             Self::Index(batches) => batches.bulk.push(block, change),
-            Self::Pass(pass) => pass.push(block, change),
+            Self::Pass(pass, _) => pass.push(block, change),
+        }
+    }
+
+    /// The blocks of a pass.
+    fn range(&self) -> Option<Range<LocalBlock>> {
+        match self {
+            Self::Index(_) => None,
+            Self::Pass(pass, _) => Some(pass.range()),
         }
     }
 
@@ -134,14 +143,6 @@ impl Changes<'_> {
             _ => false,
         }
     }
-
-    /// Of all blocks, those of earlier passes, and those of earlier passes and this one.
-    fn covers(&self, all: LocalBlock) -> (u64, u64) {
-        match self {
-            Self::Index(_) => (0, all.0),
-            Self::Pass(pass) => (pass.range().start.0, pass.range().end.0),
-        }
-    }
 }
 
 /// Reports the regions of a shard one by one, as the passes over them proceed.
@@ -149,13 +150,41 @@ pub(super) struct Progress<F> {
     tell: F,
     told: u64,
     regions: u64,
+    /// Of all passes.
+    blocks: LocalBlock,
 }
 
 impl<F: Fn()> Progress<F> {
-    /// Calls `tell` as often as there are regions.
-    pub(super) fn new(tell: F, regions: u64) -> Self {
+    /// Calls `tell` as often as there are regions. Passes are over these `blocks`.
+    pub(super) fn new(tell: F, regions: u64, blocks: LocalBlock) -> Self {
         let told = 0;
-        Self { tell, told, regions }
+        Self {
+            tell,
+            told,
+            regions,
+            blocks,
+        }
+    }
+
+    /// `part` of `whole` regions were read, of the only pass or of one of `range`. The latter is half of what the pass does.
+    fn read(&mut self, range: Option<Range<LocalBlock>>, part: usize, whole: usize) {
+        let (part, whole) = (part as u128, whole.max(1) as u128);
+        match range {
+            None => self.at(part, whole),
+            Some(range) => {
+                let (from, end) = (u128::from(range.start.0), u128::from(range.end.0));
+                self.at(
+                    2 * from * whole + (end - from) * part,
+                    2 * u128::from(self.blocks.0) * whole,
+                );
+            }
+        }
+    }
+
+    /// The entries of a pass of `range` are in the index, up to a block.
+    pub(super) fn handed_over(&mut self, range: &Range<LocalBlock>, upto: LocalBlock) {
+        let part = u128::from(range.end.0) + u128::from(upto.0);
+        self.at(part, 2 * u128::from(self.blocks.0));
     }
 
     /// `part` of `whole` is done.
@@ -183,22 +212,31 @@ impl<P: Platform> Shard<P> {
         outcome: &mut Recovered,
         tell: impl Fn(),
     ) -> Result<Vec<InUse>, RecoverError> {
-        let (shard, wanted) = (self.id.number, regions_in_use(manifest));
+        let wanted = regions_in_use(manifest);
         let regions = manifest.entries.len() as u64;
-        let mut progress = Progress::new(tell, regions);
+        let mut progress = Progress::new(tell, regions, self.id.layout.local_blocks());
         let mut found = Vec::new();
         if let Some(entries_max) = self.recovery_entries_max() {
-            let mut pass = Pass::first(self.id.layout.local_blocks(), entries_max);
+            let mut pass = Pass::first(self.id.layout.local_blocks(), entries_max, self.map.run_plan());
+            let mut runs = Runs::default();
             loop {
-                let mut changes = Changes::Pass(&mut pass);
+                let mut changes = Changes::Pass(&mut pass, &mut runs);
                 found = self
                     .read_all(&wanted, &found, &mut changes, outcome, &mut progress)
                     .await?;
-                let assumed = self.hand_over(&mut pass, manifest, live).await;
-                let assumed = assumed.map_err(|what| RecoverError::Damaged { shard, what })?;
-                let written = self.write_assumed(assumed).await;
+                self.write_run(&mut pass, &mut runs, true).await;
+                let mut over = HandOver {
+                    manifest,
+                    live: &mut *live,
+                    assumed: BTreeSet::new(),
+                };
+                let end = self
+                    .hand_over(&mut pass, &mut runs, &mut over, &mut progress)
+                    .await?;
+                let written = self.write_assumed(over.assumed).await;
+                let shard = self.id.number;
                 written.map_err(|source| RecoverError::Device { shard, source })?;
-                if !pass.begin_next() {
+                if !pass.begin(end) {
                     break;
                 }
             }
@@ -231,7 +269,7 @@ impl<P: Platform> Shard<P> {
         outcome: &mut Recovered,
         progress: &mut Progress<impl Fn()>,
     ) -> Result<Vec<InUse>, RecoverError> {
-        let (all, is_first, guess) = (self.id.layout.local_blocks(), known.is_empty(), Guess::default());
+        let (is_first, guess) = (known.is_empty(), Guess::default());
         let (guess, count) = (&guess, wanted.len());
         let reads = (0..count).map(async |at: usize| {
             let (number, entry) = &wanted[at];
@@ -259,11 +297,14 @@ impl<P: Platform> Shard<P> {
                 if changes.apply_if_many() {
                     self.env.yield_now().await;
                 }
+                if let Changes::Pass(pass, runs) = changes
+                    && pass.is_nearly_full()
+                {
+                    self.write_run(pass, runs, false).await;
+                }
             }
-            let (from, upto) = changes.covers(all);
-            let part = u128::from(from) * (count as u128) + u128::from(upto - from) * (found.len() as u128);
-            progress.at(part, u128::from(all.0) * (count as u128));
-            if matches!(changes, Changes::Pass(_)) {
+            progress.read(changes.range(), found.len(), count);
+            if matches!(changes, Changes::Pass(..)) {
                 self.env.yield_now().await;
             }
         }
@@ -316,41 +357,6 @@ impl<P: Platform> Shard<P> {
                 }
             }
         }
-    }
-
-    /// Hands the entries of a pass over to the index, without the clean ones in a region that was being reclaimed: see
-    /// [`Shard::drop_reclaimed`]. A block that looks dirty in a cache that has no dirty blocks is not: its *cleaned* record was not stable,
-    /// or this record is forged. The origin has the right data, as with a clean block whose intent is set: so the intent is set. Returns
-    /// the pages of such intents.
-    ///
-    /// # Errors
-    /// Pages of the index cannot be read or written.
-    async fn hand_over(
-        &self,
-        pass: &mut Pass,
-        manifest: &Manifest,
-        live: &mut [u32],
-    ) -> Result<BTreeSet<u64>, String> {
-        let (mut run, mut assumed) = (Vec::with_capacity(RUN_ENTRIES), BTreeSet::new());
-        for (block, mut entry) in pass.entries() {
-            let region = self.log.region_of(entry.location()) as usize;
-            let reclaimed = manifest.entries[region].state == RegionUse::Reclaiming && !entry.dirty();
-            if reclaimed && !planted(PlantedBug::ReclaimedKept) {
-                continue;
-            }
-            if entry.dirty() && !self.id.may_be_dirty {
-                assumed.insert(self.intents.assume_set(block));
-                entry = entry.with_dirty(false);
-            }
-            live[region] += 1;
-            run.push((block, entry));
-            if run.len() == RUN_ENTRIES {
-                self.map.append_sorted(&self.cache, &run).await?;
-                run.clear();
-            }
-        }
-        self.map.append_sorted(&self.cache, &run).await?;
-        Ok(assumed)
     }
 }
 

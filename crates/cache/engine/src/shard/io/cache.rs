@@ -373,6 +373,20 @@ impl<P: Platform> CacheIo<P> {
         Ok(())
     }
 
+    /// Writes pages of `bytes` bytes each, not of the index, to slots that follow one another.
+    ///
+    /// # Errors
+    /// The device's, or it is fenced.
+    pub(in crate::shard) async fn write_pages(
+        &self,
+        first_slot: u32,
+        bytes: usize,
+        pages: &[u8],
+    ) -> Result<(), DeviceError> {
+        let position = self.page_position(first_slot, bytes);
+        self.write_at(position, IoBuf::copy_of(pages)).await
+    }
+
     /// Whether writes to ranges that were never written may find no space.
     pub(in crate::shard) fn is_sparse(&self) -> bool {
         self.device.is_sparse()

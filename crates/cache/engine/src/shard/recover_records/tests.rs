@@ -208,9 +208,141 @@ fn progress_only_goes_up_and_ends_with_all_regions() {
         tell: || told.set(told.get() + 1),
         told: 0,
         regions: 10,
+        blocks: LocalBlock(100),
     };
     for (part, whole, expected) in [(0, 7, 0), (3, 10, 3), (2, 10, 3), (7, 8, 8), (1, 1, 10)] {
         progress.at(part, whole);
         assert_eq!(told.get(), expected);
+    }
+}
+
+#[test]
+fn progress_of_passes_counts_what_they_read_and_hand_over() {
+    let told = Cell::new(0);
+    let mut progress = Progress::new(|| told.set(told.get() + 1), 100, LocalBlock(100));
+    let (first, second) = (LocalBlock(0)..LocalBlock(40), LocalBlock(40)..LocalBlock(100));
+    progress.read(Some(first.clone()), 1, 2);
+    assert_eq!(told.get(), 10);
+    progress.read(Some(first.clone()), 2, 2);
+    assert_eq!(told.get(), 20);
+    progress.handed_over(&first, LocalBlock(20));
+    assert_eq!(told.get(), 30);
+    progress.handed_over(&first, LocalBlock(40));
+    assert_eq!(told.get(), 40);
+    progress.read(Some(second.clone()), 2, 2);
+    assert_eq!(told.get(), 70);
+    progress.handed_over(&second, LocalBlock(100));
+    assert_eq!(told.get(), 100);
+}
+
+/// With an area for index pages, changes that do not fit in memory are written there.
+#[cfg(feature = "planted-bugs")]
+mod runs {
+    use std::time::Duration;
+
+    use flaz_device::DeviceOp;
+    use flaz_sim::SimDisk;
+
+    use super::*;
+    use crate::planted::page_index;
+
+    /// Changes for which there is memory: there are runs, and one pass.
+    const ENTRIES: usize = 600;
+
+    /// A crashed cache with an area for index pages.
+    struct Crashed {
+        disks: Disks,
+        image: DiskImage,
+        table: Outcome,
+    }
+
+    impl Crashed {
+        fn new() -> Self {
+            page_index(true);
+            let disks = disks();
+            assert!(disks.geometry.index_bytes > 0, "it has an area");
+            let image = crashed(&disks);
+            page_index(false);
+            let table = disks.sim.block_on(async { recovered(&disks.shard(2)).await });
+            disks.sim.kill_tasks();
+            assert!(table.entries.len() > 200 && table.recovered.dirty > 50);
+            Self { disks, image, table }
+        }
+
+        /// What a recovery in memory for so many entries results in must be the same. Returns the bytes of the log that it read.
+        fn recover(&self, entries_max: usize, disturb: impl FnOnce()) -> u64 {
+            let disks = &self.disks;
+            disks.cache.restore(&self.image);
+            page_index(true);
+            recover_by_passes(Some(entries_max));
+            disturb();
+            let mut outcome = disks.sim.block_on(async { recovered(&disks.shard(2)).await });
+            disks.sim.kill_tasks();
+            recover_by_passes(None);
+            page_index(false);
+            let read = std::mem::replace(&mut outcome.recovered.bytes_read, self.table.recovered.bytes_read);
+            assert_eq!(outcome, self.table, "{entries_max}");
+            read
+        }
+
+        /// Slots that only runs have: the upper half.
+        fn upper_half(&self) -> (u64, u64) {
+            let half = self.disks.geometry.index_bytes / 2;
+            (self.disks.geometry.index_offset() + half, half)
+        }
+    }
+
+    #[test]
+    fn they_come_to_the_same_as_a_table() {
+        let crashed = Crashed::new();
+        let once = crashed.table.recovered.bytes_read;
+        for entries_max in [16, 23, 100, 300, ENTRIES, 1000, 20_000] {
+            let read = crashed.recover(entries_max, || {});
+            match entries_max {
+                16 | 23 => assert!(read > 2 * once, "there is no room for all"),
+                ENTRIES.. => assert!(read < once * 3 / 2, "the log is read once"),
+                _ => {}
+            }
+        }
+    }
+
+    /// A recovery during which something happens to the slots of runs again and again.
+    fn disturbed(happens: impl Fn(&SimDisk, u64, u64) + 'static) {
+        let crashed = Crashed::new();
+        let (from, len) = crashed.upper_half();
+        let disturb = || {
+            let (cache, env) = (crashed.disks.cache.clone(), crashed.disks.env.clone());
+            crashed.disks.env.spawn(async move {
+                loop {
+                    env.sleep(Duration::from_micros(20)).await;
+                    happens(&cache, from, len);
+                }
+            });
+        };
+        let read = crashed.recover(ENTRIES, disturb);
+        let once = crashed.table.recovered.bytes_read;
+        assert!(read > once * 3 / 2, "the log is read again, without runs");
+    }
+
+    #[test]
+    fn runs_that_cannot_be_read_are_not_missing() {
+        disturbed(|cache, from, len| cache.mark_bad(from, len));
+    }
+
+    #[test]
+    fn runs_whose_bytes_change_are_not_used() {
+        disturbed(|cache, from, len| {
+            (from..from + len)
+                .step_by(512)
+                .for_each(|slot| cache.flip_bit(slot + 9, 1))
+        });
+    }
+
+    #[test]
+    fn a_write_of_them_that_fails_loses_nothing() {
+        let crashed = Crashed::new();
+        for nth in 1..6 {
+            crashed.recover(ENTRIES, || crashed.disks.cache.fail_nth(DeviceOp::Write, nth));
+        }
     }
 }

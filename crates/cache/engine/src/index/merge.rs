@@ -1,0 +1,216 @@
+//! The entries that the changes of a pass come to: those in runs on the device, and those in memory.
+//!
+//! This part does no I/O: [`Merge::step`] says what must be read next.
+//!
+//! Invariants:
+//! - Of each run, the next change is known before an entry is returned. So the changes of a block meet, oldest first.
+//! - Pages of runs are read once, in order.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::Range;
+
+use super::bulk::{CLEAN, DROP};
+use super::entry::Entry;
+use super::pass::{Packed, Run, RunPlan};
+use super::run::{Cursor, Seal};
+use super::slots::CHUNK_SLOTS;
+use crate::planted::{PlantedBug, planted};
+use crate::units::LocalBlock;
+
+/// What a merge does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A block has this entry. Blocks ascend.
+    Entry(LocalBlock, Entry),
+    /// These slots must be read, and given to [`Merge::supply`].
+    Read(Range<u32>),
+    /// All entries were returned.
+    Done,
+}
+
+/// A run that is being read.
+#[derive(Debug)]
+struct Reader<'a> {
+    run: &'a mut Run,
+    /// The pages that were read last, and the number of the first one in the run.
+    bytes: Vec<u8>,
+    first: u32,
+    /// The place of the next change: a page, and a place in it.
+    page: u32,
+    cursor: Option<Cursor>,
+}
+
+impl Reader<'_> {
+    /// The next change. `None`: there is none in the pages that were read.
+    fn next(&mut self, plan: RunPlan) -> Result<Option<(LocalBlock, u64)>, String> {
+        loop {
+            let at = (self.page - self.first) as usize * plan.page_bytes;
+            let Some(page) = self.bytes.get(at..at + plan.page_bytes) else {
+                return Ok(None);
+            };
+            let seal = Seal {
+                mark: plan.mark,
+                run: self.run.number,
+                page: self.page,
+            };
+            let cursor = match &mut self.cursor {
+                Some(cursor) => cursor,
+                none => none.insert(Cursor::open(page, seal)?),
+            };
+            if let Some(change) = cursor.next(page) {
+                return Ok(Some(change));
+            }
+            (self.page, self.cursor) = (self.page + 1, None);
+        }
+    }
+
+    /// The slots that must be read next, `most` at most. `None`: all were.
+    fn wanted(&self, most: u32) -> Option<Range<u32>> {
+        let left = self.run.pages - self.page;
+        let (chunk, within) = ((self.page / CHUNK_SLOTS) as usize, self.page % CHUNK_SLOTS);
+        let count = left.min(CHUNK_SLOTS - within).min(most);
+        (count > 0).then(|| {
+            let first = self.run.chunks[chunk] + within;
+            first..first + count
+        })
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Merge<'a> {
+    changes: std::slice::Iter<'a, Packed>,
+    readers: Vec<Reader<'a>>,
+    plan: RunPlan,
+    end: LocalBlock,
+    /// Pages that are read at a time.
+    read_pages: u32,
+    /// The next change of each source: its block, the source, and what happens to the block. The oldest source comes first, the array last.
+    next: BinaryHeap<Reverse<(LocalBlock, usize, u64)>>,
+    /// Runs whose next change must be read.
+    hungry: Vec<usize>,
+    /// A block, and its entry after the changes so far.
+    block: Option<(LocalBlock, Option<Entry>)>,
+}
+
+impl<'a> Merge<'a> {
+    /// Of blocks below `end`. The pages of the runs are read into so many bytes.
+    pub(super) fn new(
+        changes: &'a [Packed],
+        runs: &'a mut [Run],
+        plan: RunPlan,
+        end: LocalBlock,
+        memory_bytes: usize,
+    ) -> Self {
+        let count = runs.len();
+        let pages = memory_bytes / plan.page_bytes / count.max(1);
+        let reader = |run| Reader {
+            run,
+            bytes: Vec::new(),
+            first: 0,
+            page: 0,
+            cursor: None,
+        };
+        let mut merge = Self {
+            changes: changes.iter(),
+            readers: runs.iter_mut().map(reader).collect(),
+            plan,
+            end,
+            read_pages: (pages as u32).clamp(1, CHUNK_SLOTS),
+            next: BinaryHeap::with_capacity(count + 1),
+            hungry: (0..count).collect(),
+            block: None,
+        };
+        merge.advance_array();
+        merge
+    }
+
+    fn advance_array(&mut self) {
+        let source = self.readers.len();
+        if let Some(change) = self.changes.next() {
+            self.next.push(Reverse((change.block(), source, change.what())));
+        }
+    }
+
+    /// The next change of a run becomes known, or the run hungry.
+    fn advance(&mut self, source: usize) -> Result<(), String> {
+        match self.readers[source].next(self.plan)? {
+            Some((block, what)) => self.next.push(Reverse((block, self.rank(source), what))),
+            None => self.hungry.push(source),
+        }
+        Ok(())
+    }
+
+    /// Of the changes of a block, the one with the lowest comes first.
+    fn rank(&self, source: usize) -> usize {
+        match planted(PlantedBug::OlderRunWins) {
+            true => self.readers.len() - 1 - source,
+            false => source,
+        }
+    }
+
+    /// What to do next.
+    ///
+    /// # Errors
+    /// A page is not the one that was written; what is wrong, in words.
+    pub fn step(&mut self) -> Result<Step, String> {
+        loop {
+            while let Some(source) = self.hungry.last() {
+                match self.readers[*source].wanted(self.read_pages) {
+                    Some(slots) => return Ok(Step::Read(slots)),
+                    None => drop(self.hungry.pop()),
+                }
+            }
+            let next = self.next.peek().map(|Reverse((block, ..))| *block);
+            let next = next.filter(|block| *block < self.end);
+            match self.block {
+                Some((block, entry)) if Some(block) != next => {
+                    self.block = None;
+                    if let Some(entry) = entry {
+                        return Ok(Step::Entry(block, entry));
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            let Some(block) = next else {
+                return Ok(Step::Done);
+            };
+            let Reverse((_, rank, what)) = self.next.pop().expect("there is one");
+            let before = self.block.and_then(|(_, entry)| entry);
+            let after = match what {
+                DROP => None,
+                CLEAN => before.map(|entry| entry.with_dirty(false)),
+                entry => Some(Entry(entry)),
+            };
+            self.block = Some((block, after));
+            if rank == self.readers.len() {
+                self.advance_array();
+            } else {
+                self.advance(self.rank(rank))?;
+            }
+        }
+    }
+
+    /// The bytes of the slots that [`Step::Read`] named.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub fn supply(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let source = self.hungry.pop().expect("a run is read");
+        let reader = &mut self.readers[source];
+        reader.bytes.clear();
+        reader.bytes.extend_from_slice(bytes);
+        reader.first = reader.page;
+        self.advance(source)
+    }
+
+    /// A chunk whose pages are not needed any more, to be given back; its first slot.
+    pub fn take_free(&mut self) -> Option<u32> {
+        let is_done = |reader: &&mut Reader<'_>| (reader.page / CHUNK_SLOTS) as usize > reader.run.given_back;
+        let run = &mut self.readers.iter_mut().find(is_done)?.run;
+        run.given_back += 1;
+        Some(run.chunks[run.given_back - 1])
+    }
+}

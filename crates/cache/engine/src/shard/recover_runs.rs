@@ -1,0 +1,187 @@
+//! I/O of a pass of recovery whose changes are more than the memory for them: runs in free slots of index pages, and their merge.
+//!
+//! Invariants:
+//! - Runs are only in slots that no page of the index has, and mean nothing to another recovery.
+//! - A run that cannot be written or read costs time, never an entry: what is not in a run stays in memory, and after a failed read the
+//!   entries that are missing come from another pass, which writes no runs.
+
+use std::collections::BTreeSet;
+
+use super::errors::RecoverError;
+use super::manifest_reader::Manifest;
+use super::recover_records::Progress;
+use super::{Platform, Shard};
+use crate::format::group::GROUP_BLOCKS_MAX;
+use crate::format::manifest::RegionUse;
+use crate::index::{Entry, Pass, Step};
+use crate::planted::{PlantedBug, planted};
+use crate::units::LocalBlock;
+
+/// Entries that a pass hands over at a time.
+const RUN_ENTRIES: usize = 8 << 10;
+/// Times that pages of a run are read before they count as damaged.
+const READ_TRIES: u32 = 2;
+/// Failed writes after which there are no runs any more.
+const FAILED_WRITES_MAX: u32 = 4;
+
+/// Whether and where changes are written.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    failed_writes: u32,
+    failed_reads: u32,
+}
+
+impl Runs {
+    fn are_written(&self) -> bool {
+        self.failed_writes < FAILED_WRITES_MAX && self.failed_reads == 0
+    }
+}
+
+/// Entries of a pass on their way to the index.
+pub(super) struct HandOver<'a> {
+    pub(super) manifest: &'a Manifest,
+    /// Entries of each region.
+    pub(super) live: &'a mut [u32],
+    /// Pages of intents that were set.
+    pub(super) assumed: BTreeSet<u64>,
+}
+
+impl<P: Platform> Shard<P> {
+    /// Writes the changes of a pass to the device as a run, if there is room and it is worth it. The last one has what is left.
+    pub(super) async fn write_run(&self, pass: &mut Pass, runs: &mut Runs, is_last: bool) {
+        if !runs.are_written() || !self.map.can_lend() || !pass.begin_run(is_last) {
+            return;
+        }
+        while runs.are_written()
+            && let Some(chunk) = pass.next_chunk()
+            && let Some(slot) = self.map.lend_chunk()
+        {
+            match self
+                .cache
+                .write_pages(slot, self.map.run_plan().page_bytes, &chunk)
+                .await
+            {
+                Ok(()) => pass.chunk_written(slot),
+                // The chunk is not used again.
+                Err(error) => {
+                    runs.failed_writes += 1;
+                    tracing::warn!(shard = self.id.number, %error, "changes of a recovery cannot be written; it takes longer");
+                }
+            }
+        }
+        pass.end_run();
+    }
+
+    /// Hands the entries of a pass over to the index. Returns the block from which on there are more: usually the end of the pass.
+    ///
+    /// # Errors
+    /// Pages of the index cannot be read or written.
+    pub(super) async fn hand_over(
+        &self,
+        pass: &mut Pass,
+        runs: &mut Runs,
+        over: &mut HandOver<'_>,
+        progress: &mut Progress<impl Fn()>,
+    ) -> Result<LocalBlock, RecoverError> {
+        let range = pass.range();
+        let outcome = self.merge_runs(pass, over, progress).await;
+        for slot in pass.take_chunks() {
+            self.map.return_chunk(slot);
+        }
+        match outcome {
+            Ok(()) => Ok(range.end),
+            Err(MergeError::Run { from, what }) => {
+                let shard = self.id.number;
+                tracing::warn!(
+                    shard,
+                    what,
+                    "changes of a recovery cannot be read back; it takes longer"
+                );
+                runs.failed_reads += 1;
+                Ok(from)
+            }
+            Err(MergeError::Index(what)) => Err(RecoverError::Damaged {
+                shard: self.id.number,
+                what,
+            }),
+        }
+    }
+
+    async fn merge_runs(
+        &self,
+        pass: &mut Pass,
+        over: &mut HandOver<'_>,
+        progress: &mut Progress<impl Fn()>,
+    ) -> Result<(), MergeError> {
+        let (range, page_bytes) = (pass.range(), self.map.run_plan().page_bytes);
+        let (mut merge, mut some) = (pass.merge(), Vec::with_capacity(RUN_ENTRIES));
+        // Entries of blocks before it are in the index.
+        let mut from = range.start;
+        loop {
+            let step = merge.step().map_err(|what| MergeError::Run { from, what })?;
+            match step {
+                Step::Entry(block, entry) => {
+                    let group = LocalBlock(block.0 - block.0 % GROUP_BLOCKS_MAX as u64);
+                    if some.len() >= RUN_ENTRIES && some.last().is_some_and(|(last, _)| *last < group) {
+                        self.append_entries(&some, over).await?;
+                        some.clear();
+                        from = group;
+                        progress.handed_over(&range, from);
+                    }
+                    some.push((block, entry));
+                }
+                Step::Read(slots) => {
+                    let mut read = self.cache.read_pages(slots.clone(), page_bytes).await;
+                    for _ in 1..READ_TRIES {
+                        if read.is_err() {
+                            read = self.cache.read_pages(slots.clone(), page_bytes).await;
+                        }
+                    }
+                    let supplied = match read {
+                        Ok(bytes) => merge.supply(&bytes),
+                        Err(error) => Err(error.to_string()),
+                    };
+                    supplied.map_err(|what| MergeError::Run { from, what })?;
+                    while let Some(slot) = merge.take_free() {
+                        self.map.return_chunk(slot);
+                    }
+                }
+                Step::Done => return self.append_entries(&some, over).await,
+            }
+        }
+    }
+
+    /// Adds entries to the index, without the clean ones in a region that was being reclaimed: see [`Shard::drop_reclaimed`]. A block that
+    /// looks dirty in a cache that has no dirty blocks is not: its *cleaned* record was not stable, or this record is forged. The origin has
+    /// the right data, as with a clean block whose intent is set: so the intent is set.
+    async fn append_entries(
+        &self,
+        some: &[(LocalBlock, Entry)],
+        over: &mut HandOver<'_>,
+    ) -> Result<(), MergeError> {
+        let mut wanted = Vec::with_capacity(some.len());
+        for (block, mut entry) in some.iter().copied() {
+            let region = self.log.region_of(entry.location()) as usize;
+            let reclaimed = over.manifest.entries[region].state == RegionUse::Reclaiming && !entry.dirty();
+            if reclaimed && !planted(PlantedBug::ReclaimedKept) {
+                continue;
+            }
+            if entry.dirty() && !self.id.may_be_dirty {
+                over.assumed.insert(self.intents.assume_set(block));
+                entry = entry.with_dirty(false);
+            }
+            over.live[region] += 1;
+            wanted.push((block, entry));
+        }
+        let appended = self.map.append_sorted(&self.cache, &wanted).await;
+        appended.map_err(MergeError::Index)
+    }
+}
+
+/// Why a merge ended early.
+enum MergeError {
+    /// Pages of a run cannot be read. Entries from here on are missing.
+    Run { from: LocalBlock, what: String },
+    /// Pages of the index cannot be read or written.
+    Index(String),
+}
