@@ -510,6 +510,9 @@ pub struct ErrorReport {
     /// Writes of the cache device that found no space on its file system, or in the pool of a thin volume.
     #[serde(default)]
     pub cache_no_space_errors: u64,
+    /// Regions of the cache device whose records could not be read when they were reclaimed: their clean blocks were dropped.
+    #[serde(default)]
+    pub cache_unreadable_regions: u64,
     /// Failed requests to the origin.
     pub origin_errors: u64,
 }

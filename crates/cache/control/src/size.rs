@@ -145,6 +145,12 @@ impl fmt::Display for HumanCount {
     }
 }
 
+/// A count with its noun: `1 block`, `1,234 blocks`.
+#[must_use]
+pub fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", HumanCount(count), if count == 1 { one } else { many })
+}
+
 /// Formats a latency given in microseconds: `0.85 us`, `12.3 us`, `1.24 ms`, `3.00 s`.
 #[derive(Clone, Copy, Debug)]
 pub struct HumanMicros(pub f64);

@@ -3,6 +3,8 @@
 //! The manifest lists what must be present; everything missing or damaged is a finding. A region that was open at a crash
 //! ends where recovery would end it: an extent that was never known to be stable and that a power cut tore is no damage.
 
+use std::cell::Cell;
+
 use flaz_codec::{CodecId, Decoders};
 use flaz_device::{Device, IoBuf};
 
@@ -468,7 +470,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             number,
         };
         let start = place.device_offset();
-        let read = read_region(self.cache, &place, entry, guess).await;
+        let read = read_region(self.cache, &place, entry, guess, &Cell::new(0)).await;
         let contents = match read.map_err(|error| error.to_string()) {
             Ok(Found::Contents(contents)) => contents,
             Ok(Found::Damaged(what)) | Err(what) => {

@@ -178,6 +178,8 @@ counters! {
     allocations_without_space,
     /// Regions reclaimed.
     regions_reclaimed,
+    /// Regions of which reclaim could not read the records, because reads failed or gave wrong data: their clean blocks were dropped.
+    regions_unreadable,
     /// Blocks stored again at reclaim because they were used.
     reinserted_blocks,
     /// Bytes of fragments stored again.

@@ -11,7 +11,7 @@ use flaz_control::report::{
     StatusReport, TrafficReport, WriteBackReport, WriteBudgetReport,
 };
 use flaz_control::shell::quoted;
-use flaz_control::size::HumanBytes;
+use flaz_control::size::{HumanBytes, counted};
 use flaz_engine::cache::lifecycle::Opened;
 use flaz_engine::format::superblock::{Superblock, VERSION};
 use flaz_engine::settings::Settings;
@@ -177,6 +177,13 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
                 .to_owned(),
         );
     }
+    if stats.counts.regions_unreadable > 0 {
+        warnings.push(format!(
+            "{} of the cache device could not be read, and the clean blocks in them were dropped: the device may be failing; check it \
+             with `smartctl`, and replace it",
+            counted(stats.counts.regions_unreadable, "region", "regions")
+        ));
+    }
     if failed && stats.holdings.dirty_blocks > 0 {
         warnings.push(format!(
             "{} dirty blocks are only on the failed cache device: keep it",
@@ -316,6 +323,7 @@ fn live_report(
             cache_read_errors: counts.cache_read_errors,
             cache_write_errors: counts.cache_write_errors,
             cache_no_space_errors: counts.cache_no_space,
+            cache_unreadable_regions: counts.regions_unreadable,
             origin_errors: counts.origin_errors,
         },
         memory: memory_report(stats, facts),

@@ -8,7 +8,7 @@ use crate::report::{
     CodecReport, ErrorReport, Health, LatencyReport, LiveReport, OperationReport, ShareReport, ShrinkReport,
     StatusReport, WriteBackReport,
 };
-use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
+use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio, counted};
 
 /// The detailed page of `flaz status`, with rates since an earlier report.
 #[must_use]
@@ -216,11 +216,16 @@ fn errors(errors: &ErrorReport) -> String {
         return "none".to_owned();
     }
     format!(
-        "{} checksum failures; cache device: {} failed reads, {} failed writes; origin: {} failed requests",
-        HumanCount(errors.checksum_failures),
-        HumanCount(errors.cache_read_errors),
-        HumanCount(errors.cache_write_errors),
-        HumanCount(errors.origin_errors)
+        "{}; cache device: {}, {}, {}; origin: {}",
+        counted(errors.checksum_failures, "checksum failure", "checksum failures"),
+        counted(errors.cache_read_errors, "failed read", "failed reads"),
+        counted(errors.cache_write_errors, "failed write", "failed writes"),
+        counted(
+            errors.cache_unreadable_regions,
+            "unreadable region",
+            "unreadable regions"
+        ),
+        counted(errors.origin_errors, "failed request", "failed requests")
     )
 }
 

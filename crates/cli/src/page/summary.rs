@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Page, seconds};
 use crate::rates::Rates;
 use crate::report::{CacheState, Health, LiveReport, StatusReport, WriteBackReport, WriteBudgetReport};
-use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio};
+use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, HumanPercent, HumanRatio, counted};
 
 /// Maximum width of a line.
 const COLUMNS: usize = 80;
@@ -233,6 +233,7 @@ fn errors(live: &LiveReport) -> String {
         (live.client_errors(), "client"),
         (errors.origin_errors, "origin"),
         (cache_device, "cache device"),
+        (errors.cache_unreadable_regions, "region"),
         (errors.checksum_failures, "checksum"),
     ];
     let parts: Vec<String> = causes
@@ -262,10 +263,6 @@ fn now(before: &LiveReport, live: &LiveReport, span: Duration) -> String {
         part(rates.reads, "reads", rates.read_bytes),
         part(rates.writes, "writes", rates.written_bytes)
     )
-}
-
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{} {}", HumanCount(count), if count == 1 { one } else { many })
 }
 
 /// At most `columns` characters of a path: its end, after two dots.

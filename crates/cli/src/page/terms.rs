@@ -65,7 +65,8 @@ pub const SUMMARY: &[Term] = &[
     (
         "Errors",
         "failed requests by cause. client: requests that clients saw fail. checksum: damaged blocks, which were read from \
-         the origin instead unless they were dirty",
+         the origin instead unless they were dirty. region: regions of the cache device that could not be read when they were freed; \
+         their clean blocks were dropped",
     ),
     (
         "Now",

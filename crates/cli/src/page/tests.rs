@@ -74,6 +74,21 @@ fn labels_do_not_change_with_values() {
     );
 }
 
+#[test]
+fn a_region_that_cannot_be_read_is_an_error() {
+    let mut report = example();
+    let errors = &mut report.live.as_mut().unwrap().errors;
+    (errors.cache_unreadable_regions, errors.cache_read_errors) = (1, 2);
+    assert_eq!(
+        line(&details(&report, None), "Errors"),
+        "0 checksum failures; cache device: 2 failed reads, 0 failed writes, 1 unreadable region; origin: 0 failed requests"
+    );
+    assert_eq!(
+        line(&summary(&report, None, true), "Errors"),
+        "3 client, 2 cache device, 1 region"
+    );
+}
+
 /// The rate of writeback so far says nothing about an origin that takes no writes.
 #[test]
 fn a_failing_writeback_has_no_time() {
@@ -139,6 +154,7 @@ fn the_short_page_has_ten_lines_of_eighty_columns() {
                 cache_read_errors: u64::MAX,
                 cache_write_errors: u64::MAX,
                 cache_no_space_errors: u64::MAX,
+                cache_unreadable_regions: u64::MAX,
                 origin_errors: u64::MAX,
             };
             live.operations[0].errors = u64::MAX;

@@ -276,6 +276,7 @@ fn errors(live: &LiveReport) -> u64 {
         errors.checksum_failures,
         errors.cache_read_errors,
         errors.cache_write_errors,
+        errors.cache_unreadable_regions,
         errors.origin_errors,
     ]
     .into_iter()

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{CacheState, LiveReport, StatusReport};
+use crate::size::counted;
 
 /// Share of the dirty limit, in percent, from which writers are about to wait.
 const DIRTY_LIMIT_NEAR_PERCENT: u64 = 95;
@@ -128,6 +129,11 @@ impl Health {
                 "cache device requests failed",
             ),
             (
+                errors.cache_unreadable_regions,
+                "region of the cache device could not be read",
+                "regions of the cache device could not be read",
+            ),
+            (
                 errors.checksum_failures,
                 "checksum was wrong",
                 "checksums were wrong",
@@ -149,10 +155,6 @@ impl Health {
 }
 
 const BYPASSED: &str = "the cache device failed and is bypassed";
-
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
 
 /// The first clause of a warning.
 fn beginning(warning: &str) -> String {
@@ -239,6 +241,10 @@ mod tests {
         assert_eq!(
             text(|report| live(report).errors.checksum_failures = 1),
             "warning: 1 checksum was wrong"
+        );
+        assert_eq!(
+            text(|report| live(report).errors.cache_unreadable_regions = 1),
+            "warning: 1 region of the cache device could not be read"
         );
         let both = text(|report| {
             live(report).errors.origin_errors = 7;

@@ -103,6 +103,7 @@ impl<P: Platform> Shard<P> {
                 self.store_again(&survivors).await;
             }
             Err(error) => {
+                count(&self.stats.counters.regions_unreadable, 1);
                 tracing::warn!(shard = self.id.number, region = victim.region, %error, "dropped a region that cannot be read");
             }
         }
@@ -288,6 +289,7 @@ impl<P: Platform> Shard<P> {
             &place,
             &self.log.entry_of(victim),
             &Guess::default(),
+            &self.stats.counters.cache_read_errors,
         )
         .await;
         match read {

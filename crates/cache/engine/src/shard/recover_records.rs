@@ -319,7 +319,8 @@ impl<P: Platform> Shard<P> {
         guess: &Guess,
     ) -> Result<(Rc<RegionContents>, u64), RecoverError> {
         let (shard, place) = (self.id.number, self.id.region(number));
-        match read_region(self.cache.device(), &place, entry, guess).await {
+        let failed = &self.stats.counters.cache_read_errors;
+        match read_region(self.cache.device(), &place, entry, guess, failed).await {
             Ok(Found::Contents(contents)) => {
                 let bytes_read = contents.bytes_read;
                 Ok((Rc::new(contents), bytes_read))

@@ -16,6 +16,7 @@ use crate::format::extent::{ExtentHeader, FragmentIdentity, Packing, Record, fra
 use crate::format::layout::Layout;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max};
+use crate::stats::count;
 use crate::units::{BLOCK_BYTES, Location, Sequence};
 
 /// Bytes of the first read of a region's end: for the first regions, and the minimum and maximum for later ones, where the
@@ -129,7 +130,8 @@ impl Guess {
     }
 }
 
-/// Reads the extents and records of a region that is in use.
+/// Reads the extents and records of a region that is in use. Reads of the device that fail are added to `failed`, also if other
+/// structures have what they were for.
 ///
 /// # Errors
 /// The device's, after several attempts, if no other structure has the contents: an unreadable extent may have been
@@ -139,12 +141,14 @@ pub(crate) async fn read_region<D: Device>(
     place: &RegionPlace<'_>,
     entry: &ManifestEntry,
     guess: &Guess,
+    failed: &Cell<u64>,
 ) -> Result<Found, DeviceError> {
     assert!(entry.state != RegionUse::Free, "nothing is read of a free region");
     let mut reader = Reader {
         device,
         place,
         entry,
+        failed,
         bytes_read: 0,
     };
     let is_full = matches!(entry.state, RegionUse::Full | RegionUse::Reclaiming);
@@ -176,6 +180,7 @@ struct Reader<'a, D> {
     device: &'a D,
     place: &'a RegionPlace<'a>,
     entry: &'a ManifestEntry,
+    failed: &'a Cell<u64>,
     bytes_read: u64,
 }
 
@@ -186,6 +191,7 @@ impl<D: Device> Reader<'_, D> {
         self.bytes_read += wide;
         let position = self.place.device_offset() + offset;
         let (mut buf, result) = self.device.read_at(position, IoBuf::new(wide as usize)).await;
+        count(self.failed, u64::from(result.is_err()));
         result?;
         buf.set_len(len as usize);
         Ok(buf)

@@ -488,12 +488,13 @@ fn devices(families: &mut Families, live: &LiveReport) {
     }
     families.counters(
         "flaz_errors_total",
-        "Errors by cause: wrong checksums of cached blocks, failed requests to the devices.",
+        "Errors by cause: wrong checksums of cached blocks, failed requests to the devices, regions of the cache device that could not be read.",
         "cause",
         [
             ("checksum", errors.checksum_failures),
             ("cache-read", errors.cache_read_errors),
             ("cache-write", errors.cache_write_errors),
+            ("cache-region", errors.cache_unreadable_regions),
             ("origin", errors.origin_errors),
         ],
     );

@@ -173,7 +173,8 @@ fn value(families: &BTreeMap<String, Family>, name: &str, label: Option<(&str, &
 
 #[test]
 fn the_page_has_the_values_of_the_report() {
-    let report = example();
+    let mut report = example();
+    report.live.as_mut().unwrap().errors.cache_unreadable_regions = 2;
     let families = shown(&report);
     for (name, expected) in [
         ("flaz_up", 1.0),
@@ -196,6 +197,7 @@ fn the_page_has_the_values_of_the_report() {
         ("flaz_request_errors_total", ("operation", "write"), 3.0),
         ("flaz_refused_blocks_total", ("reason", "sequential"), 4.0),
         ("flaz_errors_total", ("cause", "checksum"), 0.0),
+        ("flaz_errors_total", ("cause", "cache-region"), 2.0),
         ("flaz_health", ("level", "warning"), 1.0),
         ("flaz_health", ("level", "healthy"), 0.0),
         ("flaz_queue_depth", ("queue", "admission"), 1.0),

@@ -254,18 +254,24 @@ fn store(shard: &Rc<Shard<Simulated>>, block: u64, data: &[u8], hits: u8) {
     (shard.map).install(&shard.log, LocalBlock(block), entry.with_hits(hits));
 }
 
+/// A shard that keeps blocks that were read.
+fn with_s3_fifo(disks: &Disks) -> Rc<Shard<Simulated>> {
+    let shard = disks.shard(1);
+    let settings = crate::settings::Settings {
+        policy: crate::policy::PolicyKind::S3Fifo,
+        ..shard.tuning.settings().clone()
+    };
+    shard.set(&settings);
+    shard
+}
+
 /// Of the blocks that were read once, those that take at least twice the mean make room for the others.
 #[test]
 fn a_large_block_in_main_stays_for_two_reads() {
     const SMALL: u64 = 30;
     let disks = Disks::new(8 << 20, GeometryOptions::default());
     disks.sim.block_on(async {
-        let shard = disks.shard(1);
-        let settings = crate::settings::Settings {
-            policy: crate::policy::PolicyKind::S3Fifo,
-            ..shard.tuning.settings().clone()
-        };
-        shard.set(&settings);
+        let shard = with_s3_fifo(&disks);
         for block in 0..SMALL {
             let mut small = data(block);
             small[1000..].fill(0);
@@ -280,5 +286,72 @@ fn a_large_block_in_main_stays_for_two_reads() {
         let kept = (0..=twice).filter(|block| shard.is_cached(BlockNumber(*block)));
         let expected = (0..SMALL).step_by(2).chain([twice]);
         assert_eq!(kept.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    });
+}
+
+/// A shard with a closed region of clean blocks: the shard, and where the region begins on the device.
+async fn clean_region(disks: &Disks, blocks: u64) -> (Rc<Shard<Simulated>>, u64) {
+    let shard = with_s3_fifo(disks);
+    for block in 0..blocks {
+        store(&shard, block, &data(block), 3);
+    }
+    let entry = shard.map.lookup(LocalBlock(0)).expect("cached");
+    let start = disks.region(shard.log.region_of(entry.location()));
+    shard.log.close_regions();
+    assert!(shard.make_log_stable().await);
+    (shard, start)
+}
+
+/// What reclaim finds is counted like what clients find: else nobody learns that the device fails.
+#[test]
+fn a_region_that_cannot_be_read_is_counted() {
+    let disks = Disks::new(8 << 20, GeometryOptions::default());
+    disks.sim.block_on(async {
+        let (shard, start) = clean_region(&disks, 30).await;
+        disks.cache.mark_bad(start, disks.geometry.region_bytes);
+        assert!(shard.reclaim_one(true).await);
+        assert_eq!(shard.map.len(), 0, "its blocks are dropped");
+        let counters = &shard.stats.counters;
+        assert_eq!(counters.regions_unreadable.get(), 1);
+        assert_eq!(counters.cache_read_errors.get(), disks.cache.stats().errors);
+        assert!(!shard.cache.is_fenced(), "the next region may be well");
+    });
+}
+
+/// Neither the summary nor a header and its copy are what was written.
+#[test]
+fn a_region_with_damaged_records_is_counted() {
+    let disks = Disks::new(8 << 20, GeometryOptions::default());
+    disks.sim.block_on(async {
+        let (shard, start) = clean_region(&disks, 30).await;
+        let len = disks.geometry.region_bytes;
+        disks.cache.poke(start, &vec![0xa5; len as usize]);
+        assert!(shard.reclaim_one(true).await);
+        let counters = &shard.stats.counters;
+        assert_eq!(
+            (
+                counters.regions_unreadable.get(),
+                counters.cache_read_errors.get()
+            ),
+            (1, 0)
+        );
+    });
+}
+
+/// Only the summary: the extents say the same. The failed reads count all the same.
+#[test]
+fn a_summary_that_cannot_be_read_is_a_failed_read() {
+    let disks = Disks::new(8 << 20, GeometryOptions::default());
+    disks.sim.block_on(async {
+        let (shard, start) = clean_region(&disks, 30).await;
+        disks
+            .cache
+            .mark_bad(start + disks.geometry.region_bytes - 512, 512);
+        assert!(shard.reclaim_one(true).await);
+        assert!(shard.map.len() >= 20, "most blocks are kept");
+        let counters = &shard.stats.counters;
+        assert_eq!(counters.regions_unreadable.get(), 0);
+        let failed = counters.cache_read_errors.get();
+        assert!(failed > 0 && failed == disks.cache.stats().errors, "{failed}");
     });
 }

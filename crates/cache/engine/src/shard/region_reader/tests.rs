@@ -88,6 +88,8 @@ fn recovery_after(closed: bool, damage: &[Damage]) -> Result<Vec<bool>, RecoverE
     disks.sim.block_on(async {
         let second = disks.shard(2);
         second.recover(|| ()).await?;
+        let counted = second.stats.counters.cache_read_errors.get();
+        assert_eq!(counted, disks.cache.stats().errors, "{damage:?}");
         let mut found = Vec::new();
         for (block, data) in data.iter().enumerate() {
             found.push(contents(&second, block as u64).await.as_ref() == Some(data));
@@ -434,6 +436,7 @@ fn an_extent_that_is_not_younger_than_its_region_does_not_count() {
         device: &disks.cache,
         place: &place,
         entry: &entry,
+        failed: &std::cell::Cell::new(0),
         bytes_read: 0,
     };
     let end = disks.region(region) + disks.geometry.region_bytes;
