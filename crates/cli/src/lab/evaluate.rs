@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use flaz_codec::CodecChoice;
-use flaz_evaluate::evaluation::{Options, SHARES, evaluate};
+use flaz_evaluate::evaluation::{CACHE_BYTES_MIN, Options, SHARES, evaluate, share_min};
 use flaz_evaluate::machine::Machine;
 use flaz_evaluate::processor::Speeds;
 use flaz_evaluate::real_time::here::here;
@@ -19,11 +19,15 @@ use crate::commands::output_file::OutputFiles;
 use crate::commands::study::{THREADS, cores};
 use crate::error::Failure;
 use crate::number::whole;
+use crate::size::HumanBytes;
 
 /// Most recordings, and most sizes and codecs.
 const LOADS_MAX: usize = 32;
 const SHARES_MAX: usize = 8;
 const CODECS_MAX: usize = 4;
+/// Allowed shares in percent.
+const SHARE_PERCENT_MIN: f64 = 0.1;
+const SHARE_PERCENT_MAX: f64 = 200.0;
 /// Most cores.
 const CORES: std::ops::RangeInclusive<u32> = 1..=256;
 /// Largest `--scale`.
@@ -60,7 +64,8 @@ pub struct EvaluateArgs {
     /// Machines, separated by commas: 1D1S, 8D2S, 8D4S [default: all]
     #[arg(long, value_name = "MACHINES", value_delimiter = ',', value_parser = machine)]
     machine: Vec<Machine>,
-    /// Sizes of the cache in percent of the distinct blocks of a workload, separated by commas [default: 12.5,25,50]
+    /// Sizes of the cache in percent of the distinct blocks of a workload, separated by commas; a cache has at least 4 MiB [default:
+    /// 12.5,25,50, or more where that is less than 4 MiB]
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = share)]
     shares: Vec<f64>,
     /// Codecs to compare with none, separated by commas
@@ -120,6 +125,9 @@ pub fn run(args: &EvaluateArgs) -> Result<(), Failure> {
     if loads.is_empty() {
         loads = Workload::recorded().map_err(failed)?;
         loads.push(Generated::FileServer.workload(args.scale).map_err(failed)?);
+    }
+    for load in &loads {
+        check_shares(&args.shares, load)?;
     }
     let or = |given: &[f64], usual: &[f64]| {
         if given.is_empty() {
@@ -182,6 +190,26 @@ fn check(args: &EvaluateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Shares that the user chose are not changed: a share that is too small for a cache is refused.
+fn check_shares(shares: &[f64], load: &Workload) -> Result<(), Failure> {
+    let least = share_min(load);
+    let Some(small) = shares.iter().find(|share| **share < least) else {
+        return Ok(());
+    };
+    let (name, footprint) = (load.name(), HumanBytes(load.footprint_bytes()));
+    // Rounded up, so that the value is accepted.
+    let percent = (least * 1000.0).ceil() / 10.0;
+    let advice = match percent <= SHARE_PERCENT_MAX {
+        true => format!("expected at least {percent:.1}"),
+        false => "omit --shares, or choose a larger workload".to_owned(),
+    };
+    Err(Failure::Usage(format!(
+        "--shares: {} % of {name}, which has {footprint} of distinct blocks, is less than the smallest cache, {}: {advice}",
+        (small * 10_000.0).round() / 100.0,
+        HumanBytes(CACHE_BYTES_MIN)
+    )))
+}
+
 /// Shown only on a terminal.
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0);
@@ -202,14 +230,17 @@ fn machine(text: &str) -> Result<Machine, String> {
 
 fn share(text: &str) -> Result<f64, String> {
     let number = text.trim_end_matches('%').trim().parse::<f64>().ok();
-    let known = number.filter(|percent| (0.1..=200.0).contains(percent));
+    let known = number.filter(|percent| (SHARE_PERCENT_MIN..=SHARE_PERCENT_MAX).contains(percent));
     known
         .map(|percent| percent / 100.0)
-        .ok_or_else(|| "expected percent from 0.1 to 200".to_owned())
+        .ok_or_else(|| format!("expected percent from {SHARE_PERCENT_MIN} to {SHARE_PERCENT_MAX}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use flaz_trace::recording::{Recorded, Sizes};
+    use flaz_trace::{Op, Request};
+
     use super::*;
 
     #[test]
@@ -219,5 +250,37 @@ mod tests {
         for wrong in ["", "0", "-5", "nan", "1000", "x"] {
             assert!(share(wrong).is_err() && machine(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn shares_below_the_smallest_cache_are_refused_with_the_least() {
+        let load = |bytes: u64| {
+            let request = |number: u64| Recorded {
+                request: Request {
+                    at_us: None,
+                    op: Op::Read,
+                    device: 0,
+                    offset: number << 20,
+                    len: 1 << 20,
+                },
+                depth: 1,
+                think_us: 0,
+                sizes: vec![Sizes::default(); 256],
+            };
+            Workload::new("load", (0..bytes >> 20).map(request)).expect("a workload")
+        };
+        let refused = |share: f64, bytes: u64| {
+            let refused = check_shares(&[0.5, share], &load(bytes));
+            refused.map_err(|error| error.to_string())
+        };
+        let least = "--shares: 12.5 % of load, which has 12.0 MiB of distinct blocks, is less than the smallest cache, 4.00 MiB: \
+                     expected at least 33.4";
+        assert_eq!(refused(0.125, 12 << 20), Err(least.to_owned()));
+        assert_eq!(refused(0.334, 12 << 20), Ok(()));
+        let too_small = refused(2.0, 1 << 20).unwrap_err();
+        assert!(
+            too_small.ends_with("omit --shares, or choose a larger workload"),
+            "{too_small}"
+        );
     }
 }

@@ -33,6 +33,12 @@ const MIDDLE_BYTES_MIN: u64 = 8 << 20;
 /// The smallest cache.
 pub const CACHE_BYTES_MIN: u64 = 4 << 20;
 
+/// The smallest share of a load's footprint that is large enough for a cache.
+#[must_use]
+pub fn share_min(load: &Workload) -> f64 {
+    CACHE_BYTES_MIN as f64 / load.footprint_bytes().max(1) as f64
+}
+
 /// Passes that warm a cache. After one, a cache that is nearly as large as the data has reclaimed nothing: its first regions go in the
 /// order in which they are needed again.
 const WARMING: u32 = 4;
@@ -46,7 +52,7 @@ pub struct Options {
     pub stream: Workload,
     /// Machines.
     pub machines: Vec<Machine>,
-    /// Shares of the footprint that caches have.
+    /// Shares of the footprint that caches have; at least [`share_min`] of each load.
     pub shares: Vec<f64>,
     /// Codecs, beside none.
     pub codecs: Vec<CodecChoice>,
