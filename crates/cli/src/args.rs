@@ -546,13 +546,14 @@ pub struct StopArgs {
 #[command(after_help = "\
 Reads the whole cache device and verifies the superblock, headers and checksums, and that every fragment \
 decompresses. Prints the number of valid and invalid objects of each kind. Changes nothing. Exit status 1 if an \
-error is found.
+error is found. Each volume of a shared device is checked on its own; offsets are those in its part of the device.
 
 Examples:
   flaz check /dev/nvme0n1p3
+  flaz check /dev/nvme0n1p3:home                   a volume of a shared device
   flaz check cache.img --json | jq .bad")]
 pub struct CheckArgs {
-    /// Cache device, or the NAME of a configuration
+    /// Cache device (DEVICE:VOLUME if several volumes share it), or the NAME of a configuration
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
     /// Print JSON
@@ -589,13 +590,15 @@ pub struct RemoveDeviceArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Prints one line for each superblock, region, extent, record and fragment, and for all other metadata; with \
---json, one JSON object per line. Block contents are not shown.
+--json, one JSON object per line. Block contents are not shown. Each volume of a shared device is listed on its own; \
+offsets are those in its part of the device.
 
 Examples:
   flaz dump /dev/nvme0n1p3 | less
+  flaz dump /dev/nvme0n1p3:home | less             a volume of a shared device
   flaz dump cache.img --json | jq 'select(.kind == \"region\")'")]
 pub struct DumpArgs {
-    /// Cache device, or the NAME of a configuration
+    /// Cache device (DEVICE:VOLUME if several volumes share it), or the NAME of a configuration
     #[arg(value_name = "CACHE")]
     pub cache: PathBuf,
     /// Print JSON, one object per line

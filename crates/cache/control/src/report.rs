@@ -746,7 +746,7 @@ impl CheckReport {
 pub struct Problem {
     /// Kind of object, as in [`CheckReport::bad`].
     pub kind: String,
-    /// Byte offset on the cache device.
+    /// Byte offset on the cache device; of a volume, in its part of the device.
     pub offset: u64,
     /// Expected and found values.
     pub message: String,
@@ -757,7 +757,7 @@ pub struct Problem {
 pub struct DumpRecord {
     /// `superblock`, `region`, `extent`, `fragment`, ..
     pub kind: String,
-    /// Byte offset on the cache device.
+    /// Byte offset on the cache device; of a volume, in its part of the device.
     pub offset: u64,
     /// Length in bytes.
     pub len_bytes: u64,

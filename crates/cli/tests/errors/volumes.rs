@@ -113,6 +113,12 @@ fn commands_name_the_volume() {
             &["has no volume none", "which are: one"],
         );
     }
+    // The way that works is in the help, too.
+    for command in ["check", "dump"] {
+        let help = scratch.run(&format!("help {command}")).succeeded();
+        assert!(help.contains("DEVICE:VOLUME"), "{help}");
+        scratch.run(&format!("{command} ssd:one")).succeeded();
+    }
     refused(
         "volume add ssd one --origin two.img",
         &["already has a volume one"],
