@@ -48,7 +48,7 @@ Sizes: 4096, 64KiB, 10G, 1.5GiB. K, M, G, T, P and KiB, MiB, .. are powers of 10
 1000.
 
 Exit status: 0 success, 1 failure, 2 invalid usage. Results go to standard output, messages to standard \
-error. In JSON, a backslash in the path of a cache or device, and a byte that is not UTF-8, are written as \\xNN.";
+error. In JSON, a backslash in the path of a cache, device, trace or studied file, and a byte that is not UTF-8, are written as \\xNN.";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -209,6 +209,28 @@ fn a_study_of_generated_data_is_exact_and_replayable() {
     );
 }
 
+/// The name of a file may be any bytes: in JSON those that are not UTF-8, and backslashes, are escaped.
+#[test]
+fn a_study_of_a_path_that_is_not_utf8_keeps_its_bytes() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let scratch = Scratch::new();
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9 \\.img");
+    fs::write(scratch.0.path().join(name), vec![7; 1 << 20]).unwrap();
+    let study = scratch
+        .command("study --json --distribution d.json")
+        .arg(name)
+        .output()
+        .unwrap();
+    assert!(study.status.success(), "{study:?}");
+    let json: serde_json::Value = serde_json::from_slice(&study.stdout).unwrap();
+    let expected = r"caf\xe9 \x5c.img";
+    assert_eq!(json["paths"][0], expected);
+    let distribution: serde_json::Value =
+        serde_json::from_slice(&fs::read(scratch.path("d.json")).unwrap()).unwrap();
+    assert_eq!(distribution["source"], expected);
+}
+
 #[test]
 fn a_study_is_a_page_without_progress_in_a_pipe() {
     let scratch = Scratch::new();

@@ -108,6 +108,29 @@ fn a_replay_with_an_index_in_bounded_memory() {
     refused(&sampled, USAGE, &["--index-memory", "--sample"]);
 }
 
+/// The name of a file may be any bytes: in JSON those that are not UTF-8 are escaped.
+#[test]
+fn a_trace_whose_path_is_not_utf8_keeps_its_bytes() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9.lis");
+    fs::write(folder.path().join(name), "8 8 0 0\n16 8 0 1\n").unwrap();
+    let page = folder.path().join("page.html");
+    let output = Command::new(env!("CARGO_BIN_EXE_flaz"))
+        .args(["lab", "replay", "--cache", "32M", "--json", "--html"])
+        .args([page.as_os_str(), name])
+        .current_dir(folder.path())
+        .env_remove("FLAZ_LOG")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["trace"]["path"], r"caf\xe9.lis");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("flaz lab replay caf\u{fffd}.lis"), "{page}");
+}
+
 #[test]
 fn what_is_wrong_is_named_with_its_place() {
     let folder = tempfile::tempdir().unwrap();

@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output;
 use super::output_file::OutputFiles;
+use crate::control::path;
 use crate::error::Failure;
 use crate::number::{THREADS_MAX, whole};
 use crate::size;
@@ -111,11 +112,15 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
         bar.set_position(done);
     });
     bar.finish_and_clear();
-    let report = report.map_err(|error: StudyError| Failure::Other {
+    let mut report = report.map_err(|error: StudyError| Failure::Other {
         what: "study",
         source: error.into(),
     })?;
+    // In JSON, a path has the form that it has in the JSON of all commands: any bytes.
+    let paths: Vec<String> = args.paths.iter().map(|path| path::encode(path)).collect();
+    report.distribution.source = paths.join(", ");
     if args.json {
+        report.paths = paths;
         output::print_json(&report, true)?;
     } else {
         output::print(&study::page::study(&report))?;

@@ -37,10 +37,10 @@ const RIGHT: f64 = 490.0;
 /// The page.
 #[must_use]
 pub fn page(report: &ReplayReport, version: &str) -> String {
-    let name = report.trace.path.rsplit('/').next().unwrap_or_default();
+    let name = report.trace.path.file_name().unwrap_or_default().display();
     let mut main = format!(
         "<p class=\"kicker\">flaz lab replay {}</p>\n<h1>How large a cache?</h1>\n<p class=\"lead\">{}.</p>\n",
-        escape(name),
+        escape(&name.to_string()),
         escape(&report.recommendation)
     );
     // Writing to a String does not fail.

@@ -1,5 +1,7 @@
 //! What `flaz lab replay` reports.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -32,7 +34,9 @@ pub struct ReplayReport {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TraceReport {
     /// Path of the file.
-    pub path: String,
+    #[serde(serialize_with = "flaz_control::path::serialize")]
+    #[schemars(with = "String")]
+    pub path: PathBuf,
     /// Its format.
     pub format: String,
     /// Whether the format distinguishes reads from writes; if not, all requests are reads.

@@ -158,7 +158,7 @@ pub fn size(options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     let without_cache = without_cache(&sample, &options.origin);
     Ok(ReplayReport {
         trace: TraceReport {
-            path: options.trace.display().to_string(),
+            path: options.trace.clone(),
             format: reader.format().name().to_owned(),
             distinguishes_writes: reader.format().has_kinds(),
             reads: totals.reads,

@@ -88,7 +88,7 @@ pub(crate) fn facts(report: &ReplayReport) -> Vec<(&'static str, String)> {
         ""
     };
     let mut facts = vec![
-        ("Trace", format!("{}, {}", trace.path, trace.format)),
+        ("Trace", format!("{}, {}", trace.path.display(), trace.format)),
         ("Requests", kinds),
         (
             "Footprint",
