@@ -45,24 +45,32 @@ impl fmt::Display for Emulation {
     }
 }
 
-/// Why a setting is invalid.
+/// Why the value of a setting is invalid. The message does not name the setting: whoever reports it knows how the user named that, an
+/// option, a key of a configuration or of `flaz set`.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    /// Not one of the names.
+    #[error(transparent)]
+    Choice(#[from] UnknownChoice),
+    /// Unknown codec or level.
+    #[error(transparent)]
+    Codec(#[from] SpecError),
+    /// Not a size.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// Not a dirty limit.
+    #[error("expected 1 to {DIRTY_PERCENT_MAX} percent of the cache device, such as 25")]
+    DirtyLimit,
+    /// Not a write budget.
+    #[error(
+        "expected none, bytes per day such as 40GB/day or 20GiB, or drive writes per day such as 0.5DWPD (0.001 to 1000)"
+    )]
+    WriteBudget,
+}
+
+/// Why an argument of `flaz set` is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// Unknown codec or level.
-    #[error("codec: {0}")]
-    Codec(#[from] SpecError),
-    /// Invalid dirty limit.
-    #[error(
-        "dirty-limit '{0}': expected 1 to {DIRTY_PERCENT_MAX} percent of the cache device, for example \
-         dirty-limit=25"
-    )]
-    DirtyLimit(String),
-    /// Invalid write budget.
-    #[error(
-        "write-budget '{0}': expected none, bytes per day such as 40GB/day or 20GiB, or drive writes per day such as 0.5DWPD \
-         (0.001 to 1000)"
-    )]
-    WriteBudget(String),
     /// Not `KEY=VALUE`.
     #[error("'{0}': expected KEY=VALUE, for example mode=write-around; keys are {KEYS}")]
     AssignmentForm(String),
@@ -73,20 +81,12 @@ pub enum SettingError {
     #[error("'{0}' is given twice")]
     Twice(String),
     /// Not a valid value.
-    #[error("{key}={}: expected one of {}", .unknown.found, .unknown.expected)]
+    #[error("{assignment}: {why}")]
     Value {
-        /// Key as given.
-        key: String,
-        /// Description of the valid values. The message contains it, so it is no source.
-        unknown: UnknownChoice,
-    },
-    /// An invalid size.
-    #[error("{key}: {source}")]
-    Size {
-        /// Key as given.
-        key: String,
-        /// Why it is invalid.
-        source: SizeError,
+        /// `KEY=VALUE` as given.
+        assignment: String,
+        /// Why. The message contains it, so it is no source.
+        why: ValueError,
     },
 }
 
@@ -142,27 +142,30 @@ impl SettingsPatch {
             let (key, value) = assignment
                 .split_once('=')
                 .ok_or_else(|| SettingError::AssignmentForm(assignment.to_owned()))?;
-            let twice = match key {
-                "mode" => patch.mode.replace(parse_choice(key, value)?).is_some(),
-                "policy" | "admission" => patch.policy.replace(parse_choice(key, value)?).is_some(),
-                "codec" => patch.codec.replace(value.parse::<CodecChoice>()?).is_some(),
-                "sequential-cutoff" => {
-                    let bytes = size::parse(value).map_err(|source| SettingError::Size {
-                        key: key.to_owned(),
-                        source,
-                    })?;
-                    patch.sequential_cutoff.replace(bytes).is_some()
-                }
-                "dirty-limit" => patch.dirty_limit.replace(parse_dirty_limit(value)?).is_some(),
-                "strict-flush" => patch.strict_flush.replace(parse_choice(key, value)?).is_some(),
-                "write-budget" => patch.write_budget.replace(parse_write_budget(value)?).is_some(),
-                _ => return Err(SettingError::UnknownKey(key.to_owned())),
-            };
+            let twice = patch.set(key, value).map_err(|why| SettingError::Value {
+                assignment: assignment.to_owned(),
+                why,
+            })?;
+            let twice = twice.ok_or_else(|| SettingError::UnknownKey(key.to_owned()))?;
             if twice {
                 return Err(SettingError::Twice(key.to_owned()));
             }
         }
         Ok(patch)
+    }
+
+    /// Sets one key; returns whether it was set before. `None`: there is no such key.
+    fn set(&mut self, key: &str, value: &str) -> Result<Option<bool>, ValueError> {
+        Ok(Some(match key {
+            "mode" => self.mode.replace(choice::parse(value)?).is_some(),
+            "policy" | "admission" => self.policy.replace(choice::parse(value)?).is_some(),
+            "codec" => self.codec.replace(value.parse()?).is_some(),
+            "sequential-cutoff" => self.sequential_cutoff.replace(size::parse(value)?).is_some(),
+            "dirty-limit" => self.dirty_limit.replace(parse_dirty_limit(value)?).is_some(),
+            "strict-flush" => self.strict_flush.replace(choice::parse(value)?).is_some(),
+            "write-budget" => self.write_budget.replace(parse_write_budget(value)?).is_some(),
+            _ => return Ok(None),
+        }))
     }
 
     /// `settings` with the changes of this patch.
@@ -230,19 +233,19 @@ impl SettingsPatch {
 ///
 /// # Errors
 /// Not a number from 1 to 50.
-pub fn parse_dirty_limit(text: &str) -> Result<u8, SettingError> {
+pub fn parse_dirty_limit(text: &str) -> Result<u8, ValueError> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<u8>();
     number
         .ok()
         .filter(|percent| (1..=DIRTY_PERCENT_MAX).contains(percent))
-        .ok_or_else(|| SettingError::DirtyLimit(text.to_owned()))
+        .ok_or(ValueError::DirtyLimit)
 }
 
 /// Parses a write budget: `none`, bytes per day (`40GB/day`, `20GiB`), or drive writes per day (`0.5DWPD`).
 ///
 /// # Errors
 /// None of these, zero, or more than 1000 drive writes.
-pub fn parse_write_budget(text: &str) -> Result<WriteBudget, SettingError> {
+pub fn parse_write_budget(text: &str) -> Result<WriteBudget, ValueError> {
     let lower = text.trim().to_ascii_lowercase();
     if lower == "none" {
         return Ok(WriteBudget::None);
@@ -254,7 +257,7 @@ pub fn parse_write_budget(text: &str) -> Result<WriteBudget, SettingError> {
             bytes.ok().and_then(NonZeroU64::new).map(WriteBudget::BytesPerDay)
         }
     };
-    found.ok_or_else(|| SettingError::WriteBudget(text.to_owned()))
+    found.ok_or(ValueError::WriteBudget)
 }
 
 /// A decimal number with at most three digits after the point, in thousandths.
@@ -287,16 +290,11 @@ pub fn budget_text(budget: WriteBudget) -> String {
 
 fn dirty_limit<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
     let percent = Option::<u64>::deserialize(from)?;
-    percent
-        .map(|percent| parse_dirty_limit(&percent.to_string()).map_err(serde::de::Error::custom))
-        .transpose()
-}
-
-fn parse_choice<T: Choice>(key: &str, value: &str) -> Result<T, SettingError> {
-    choice::parse(value).map_err(|unknown| SettingError::Value {
-        key: key.to_owned(),
-        unknown,
-    })
+    let parsed = |percent: u64| {
+        let invalid = |why| serde::de::Error::custom(format_args!("dirty-limit '{percent}': {why}"));
+        parse_dirty_limit(&percent.to_string()).map_err(invalid)
+    };
+    percent.map(parsed).transpose()
 }
 
 /// Settings on one line. Lists the settings of write-back only in that mode.
@@ -422,7 +420,7 @@ mod tests {
             "half",
         ] {
             let error = parse_write_budget(text).unwrap_err().to_string();
-            assert!(error.contains("40GB/day") && error.contains(text), "{error}");
+            assert!(error.contains("40GB/day"), "{error}");
         }
     }
 
@@ -441,6 +439,34 @@ mod tests {
         assert!(message(&["codec=zstd:20"]).contains("-7 to 19"));
         assert!(message(&["policy=fifo", "admission=fifo"]).contains("twice"));
         assert!(message(&["sequential-cutoff=lots"]).contains("sequential-cutoff"));
+    }
+
+    /// Each front end has its own name for a setting, and names it once.
+    #[test]
+    fn an_invalid_value_is_named_once_by_whoever_reports_it() {
+        for (key, value) in [
+            ("mode", "write-behind"),
+            ("policy", "lru"),
+            ("codec", "lz5"),
+            ("sequential-cutoff", "lots"),
+            ("dirty-limit", "51"),
+            ("strict-flush", "maybe"),
+            ("write-budget", "half"),
+        ] {
+            let why = SettingsPatch::default().set(key, value).unwrap_err();
+            // A codec is a thing of its own, not only a setting.
+            let why = why.to_string();
+            assert!(key == "codec" || !why.contains(key), "{why}");
+            let assignment = format!("{key}={value}");
+            let message = SettingsPatch::parse(&[&assignment]).unwrap_err().to_string();
+            assert_eq!(message, format!("{assignment}: {why}"));
+        }
+        let json = serde_json::from_str::<SettingsPatch>(r#"{"dirty-limit":51}"#).unwrap_err();
+        assert!(
+            json.to_string()
+                .starts_with("dirty-limit '51': expected 1 to 50 percent"),
+            "{json}"
+        );
     }
 
     #[test]

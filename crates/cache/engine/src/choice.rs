@@ -14,14 +14,10 @@ pub trait Choice: Copy + 'static {
     fn name(self) -> &'static str;
 }
 
-/// A text that is the name of no value.
+/// A text that is the name of no value. The message has neither the name of the setting nor the text: whoever reports it knows both.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{setting} '{found}': expected one of {expected}")]
+#[error("expected one of {expected}")]
 pub struct UnknownChoice {
-    /// Name of the setting.
-    pub setting: &'static str,
-    /// The text.
-    pub found: String,
     /// Names of all values, separated by commas.
     pub expected: String,
 }
@@ -33,8 +29,6 @@ pub struct UnknownChoice {
 pub fn parse<T: Choice>(text: &str) -> Result<T, UnknownChoice> {
     let found = T::ALL.iter().copied().find(|value| value.name() == text);
     found.ok_or_else(|| UnknownChoice {
-        setting: T::SETTING,
-        found: text.to_owned(),
         expected: T::ALL
             .iter()
             .map(|value| value.name())
@@ -101,7 +95,9 @@ macro_rules! choice {
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
+                let unknown = |why| serde::de::Error::custom(format_args!("{} '{text}': {why}", $setting));
+                text.parse()
+                    .map_err(|why: $crate::choice::UnknownChoice| unknown(why))
             }
         }
     };

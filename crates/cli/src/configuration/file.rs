@@ -354,8 +354,6 @@ impl Parser<'_> {
                 && matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue)
             {
                 let why = reason(&error);
-                // Some settings say their name themselves.
-                let why = why.strip_prefix(&format!("{name} '{value}': ")).unwrap_or(&why);
                 return Err(self.error(at, &format!("{name}: {why}, found '{value}'")));
             }
         }
@@ -560,7 +558,16 @@ mod tests {
                 "write-through, write-back, write-around, pass-through, found 'write-behind'",
             ),
             ("\nmode = 3\n", 4, "expected one of write-through"),
-            ("dirty-limit = 51\n", 3, "dirty-limit: expected 1 to 50 percent"),
+            (
+                "dirty-limit = 51\n",
+                3,
+                "3: dirty-limit: expected 1 to 50 percent of the cache device, such as 25, found '51'",
+            ),
+            (
+                "write-budget = 'half'\n",
+                3,
+                "3: write-budget: expected none, bytes per day",
+            ),
             (
                 "read-only = 'yes'\n",
                 3,
