@@ -13,9 +13,12 @@ use crate::control::shell::quoted;
 use crate::error::{Failure, chain};
 use crate::host;
 use crate::page;
-use crate::safety::{self, Node, Permission};
+use crate::safety::{self, Node, OriginAdvice, Permission};
 use crate::size::HumanBytes;
 use flaz_server::CreateSpec;
+
+/// Advice about an origin that is not there, of the commands that make a cache of it.
+pub(super) const ORIGIN_MISSING: &str = "specify the device or file to cache with --origin";
 
 /// Runs `flaz create`.
 ///
@@ -25,7 +28,12 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
     let Some(origin_path) = &args.origin else {
         return shared(args);
     };
-    let origin = origin(origin_path, args.force)?;
+    let advice = OriginAdvice {
+        missing: ORIGIN_MISSING,
+        is_cache: "expected the device or file to cache. Check the order, `flaz create CACHE --origin ORIGIN`; if this is the origin, \
+                   use --force",
+    };
+    let origin = origin(origin_path, args.force, &advice)?;
     let draft = args.name.as_deref().map(|name| {
         Draft::of(Wanted {
             name,
@@ -84,8 +92,8 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 /// It is refused.
-pub(super) fn origin(path: &Path, force: bool) -> Result<Node, Failure> {
-    let origin = safety::origin(path, force)?;
+pub(super) fn origin(path: &Path, force: bool, advice: &OriginAdvice) -> Result<Node, Failure> {
+    let origin = safety::origin(path, force, advice)?;
     if let Some(uses) = safety::uses_text(path) {
         tracing::warn!(
             "origin {}: {uses}: it must not be in use while it is served, because changes that bypass the \

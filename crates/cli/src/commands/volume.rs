@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use flaz_codec::CodecChoice;
 use flaz_engine::write_budget::WriteBudget;
 
+use super::create::{ORIGIN_MISSING, origin};
 use super::{output, target};
 use crate::args::{SHARDS_MAX, TargetArgs, device_name, extent_size};
 use crate::configuration;
@@ -20,7 +21,7 @@ use crate::host::pool::manage::{self, Share, VolumeSpec};
 use crate::number::whole;
 use crate::page;
 use crate::report::{FrontEndSizeReport, SharedReport, VolumeReport, VolumeResizeReport};
-use crate::safety;
+use crate::safety::{self, OriginAdvice};
 use crate::settings::parse_write_budget;
 use crate::size::{self, HumanBytes};
 
@@ -225,14 +226,12 @@ pub fn run(args: &VolumeArgs) -> Result<(), Failure> {
 
 /// Runs `flaz volume add`.
 fn add(args: &AddArgs) -> Result<(), Failure> {
-    let origin = super::create::origin(&args.origin, args.force).map_err(|refused| match refused {
-        Failure::Safety(error) => Failure::Safety(error.with_advice(
-            "specify the device or file to cache with --origin",
-            "expected the device or file to cache. Check the order, `flaz volume add DEVICE NAME --origin ORIGIN`; if this is the \
-             origin, use --force",
-        )),
-        other => other,
-    })?;
+    let advice = OriginAdvice {
+        missing: ORIGIN_MISSING,
+        is_cache: "expected the device or file to cache. Check the order, `flaz volume add DEVICE NAME --origin ORIGIN`; if this is the \
+                   origin, use --force",
+    };
+    let origin = origin(&args.origin, args.force, &advice)?;
     safety::refuse_overlap(&safety::cache(&args.device)?, &origin)?;
     let draft = args.configuration.as_deref().map(|name| {
         Draft::of(Wanted {

@@ -10,7 +10,7 @@ use super::serve::{local, stop_on_signals};
 use crate::commands::output;
 use crate::commands::output_file::OutputFiles;
 use crate::error::Failure;
-use crate::safety::{self, Access};
+use crate::safety::{self, Access, OriginAdvice};
 use crate::size::{HumanBytes, HumanCount};
 
 /// `flaz lab record`.
@@ -50,12 +50,11 @@ pub struct RecordArgs {
 pub fn run(args: &RecordArgs) -> Result<(), Failure> {
     local(&args.nbd)?;
     let output = OutputFiles::beside([&args.origin]).take(&args.output)?;
-    safety::origin(&args.origin, false).map_err(|refused| {
-        refused.with_advice(
-            "expected the device or file to record",
-            "record its origin, or serve it and record with another tool",
-        )
-    })?;
+    let advice = OriginAdvice {
+        missing: "expected the device or file to record",
+        is_cache: "record its origin, or serve it and record with another tool",
+    };
+    safety::origin(&args.origin, false, &advice)?;
     let claim = safety::claim_existing(&args.origin, Access::ReadWrite)?;
     let origin = claim
         .file()

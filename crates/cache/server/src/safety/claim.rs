@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use flaz_runtime::file::{ByteLock, is_byte_locked};
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 
-use super::error::{CACHE_DEVICE, ORIGIN, SafetyError};
+use super::error::{CACHE_DEVICE, OriginAdvice, SafetyError};
 use super::file::{Access, failed, give_size, length, lock, open, open_exclusively, open_shared};
 use super::holders::{System, Use};
 use super::node::Node;
@@ -121,16 +121,16 @@ pub(crate) enum TakenOver {
     Other,
 }
 
-/// Checks the origin of a new cache.
+/// Checks an origin. `advice` is that of the command.
 ///
 /// # Errors
 /// It is missing, or is not a block device or regular file. Without `force`: it contains a flaz cache, which shows that the
 /// cache and the origin were confused.
-pub fn origin(path: &Path, force: bool) -> Result<Node, SafetyError> {
+pub fn origin(path: &Path, force: bool, advice: &OriginAdvice) -> Result<Node, SafetyError> {
     let node = Node::find(path)?.ok_or_else(|| SafetyError::Missing {
         path: path.to_owned(),
-        role: ORIGIN,
-        advice: "specify the device or file to cache with --origin",
+        role: "origin",
+        advice: advice.missing,
     })?;
     if force {
         return Ok(node);
@@ -142,8 +142,7 @@ pub fn origin(path: &Path, force: bool) -> Result<Node, SafetyError> {
     if found.iter().any(|found| found.kind == Kind::Flaz) {
         return Err(SafetyError::OriginIsCache {
             path: path.to_owned(),
-            advice: "expected the device or file to cache. Check the order, `flaz create CACHE --origin ORIGIN`; if this is the origin, use \
-                     --force",
+            advice: advice.is_cache,
         });
     }
     Ok(node)
@@ -486,6 +485,11 @@ mod tests {
 
     const SIZE: u64 = 8 << 20;
 
+    const ADVICE: OriginAdvice = OriginAdvice {
+        missing: "make it",
+        is_cache: "use another",
+    };
+
     struct Scratch {
         folder: tempfile::TempDir,
         origin: Node,
@@ -497,7 +501,7 @@ mod tests {
             let path = folder.path().join("origin");
             File::create(&path).unwrap().set_len(SIZE).unwrap();
             Self {
-                origin: origin(&path, false).unwrap(),
+                origin: origin(&path, false, &ADVICE).unwrap(),
                 folder,
             }
         }
@@ -603,10 +607,22 @@ mod tests {
     fn an_origin_with_a_cache_is_refused_without_force() {
         let scratch = Scratch::new();
         let path = scratch.cache(b"FLAZCACH", 0);
-        let error = origin(&path, false).unwrap_err();
+        let advice = OriginAdvice {
+            missing: "connect it",
+            is_cache: "use --force",
+        };
+        let error = origin(&path, false, &advice).unwrap_err();
         assert!(matches!(error, SafetyError::OriginIsCache { .. }), "{error}");
-        assert!(error.to_string().contains("--force"), "{error}");
-        origin(&path, true).unwrap();
+        assert!(
+            error.to_string().ends_with("contains a flaz cache: use --force"),
+            "{error}"
+        );
+        origin(&path, true, &advice).unwrap();
+        let error = origin(&scratch.path("none"), true, &advice).unwrap_err();
+        assert!(
+            error.to_string().ends_with("none: no such origin: connect it"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -710,7 +726,9 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("found a directory"), "{error}");
-        let error = origin(&scratch.path("none"), false).unwrap_err().to_string();
+        let error = origin(&scratch.path("none"), false, &ADVICE)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("no such origin"), "{error}");
         let error = claim_existing(&scratch.path("none"), Access::ReadWrite)
             .unwrap_err()

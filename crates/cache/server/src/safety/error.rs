@@ -8,8 +8,15 @@ use super::objections::Objections;
 
 /// The role of a cache device in [`SafetyError::Missing`].
 pub const CACHE_DEVICE: &str = "cache device";
-/// The role of an origin there.
-pub(super) const ORIGIN: &str = "origin";
+
+/// What a command advises about an origin that it refuses.
+#[derive(Clone, Copy, Debug)]
+pub struct OriginAdvice {
+    /// It is not there.
+    pub missing: &'static str,
+    /// It contains a flaz cache.
+    pub is_cache: &'static str,
+}
 
 /// Why a device or file cannot or must not be used.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +66,7 @@ pub enum SafetyError {
     Missing {
         /// The path.
         path: PathBuf,
-        /// [`CACHE_DEVICE`], `ORIGIN`, or another word.
+        /// [`CACHE_DEVICE`], or another word.
         role: &'static str,
         /// Advice to the user.
         advice: &'static str,
@@ -149,26 +156,4 @@ pub enum SafetyError {
         /// `device` or `file`.
         what: &'static str,
     },
-}
-
-impl SafetyError {
-    /// The refusal of an origin, with the advice of another command than `flaz create`: about one that is not there, and about one that
-    /// is a cache.
-    #[must_use]
-    pub fn with_advice(self, missing: &'static str, is_cache: &'static str) -> Self {
-        match self {
-            Self::Missing {
-                path, role: ORIGIN, ..
-            } => Self::Missing {
-                path,
-                role: ORIGIN,
-                advice: missing,
-            },
-            Self::OriginIsCache { path, .. } => Self::OriginIsCache {
-                path,
-                advice: is_cache,
-            },
-            other => other,
-        }
-    }
 }

@@ -32,7 +32,7 @@ pub use claim::{
     Claim, Permission, cache, claim_existing, claim_for_create, claim_shared, claim_to_overwrite,
     final_uses_text, origin, refuse_overlap, uses_text,
 };
-pub use error::{CACHE_DEVICE, SafetyError};
+pub use error::{CACHE_DEVICE, OriginAdvice, SafetyError};
 pub use file::Access;
 pub(crate) use location::mount_on;
 pub use node::Node;
