@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::outcome::{Outcome, Run, Variant};
-use flaz_control::size::{HumanBytes, HumanCount, HumanMicros};
+use flaz_control::size::{HumanBytes, HumanCount, HumanMicros, counted};
 
 const LABEL_COLUMNS: usize = 28;
 const VALUE_COLUMNS: usize = 13;
@@ -94,8 +94,8 @@ pub fn text(outcome: &Outcome, colour: bool) -> String {
         HumanBytes(parameters.ssd_bytes)
     ));
     line(format!(
-        "{dim}{} clients, {} % writes, Zipf {}, {} s measured after {} warm-up requests{plain}",
-        parameters.clients,
+        "{dim}{}, {} % writes, Zipf {}, {} s measured after {} warm-up requests{plain}",
+        counted(parameters.clients.into(), "client", "clients"),
         parameters.write_percent,
         parameters.skew,
         parameters.measured_s,

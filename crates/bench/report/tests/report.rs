@@ -273,7 +273,7 @@ fn single_runs_are_shown_with_a_note() {
     assert_eq!((cell.runs, cell.stddev, cell.interval), (1, None, None));
     let page = report.html("1");
     elements(&page).expect("well-formed");
-    assert!(page.contains("have a single run"));
+    assert!(page.contains("with a single run"));
     assert!(charts(&report).0[0].svg().contains("runs: 1"));
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["schema"], 1);

@@ -236,6 +236,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_count_has_its_noun() {
+        for (count, text) in [
+            (0, "0 blocks"),
+            (1, "1 block"),
+            (2, "2 blocks"),
+            (1234, "1,234 blocks"),
+        ] {
+            assert_eq!(counted(count, "block", "blocks"), text);
+        }
+    }
+
+    #[test]
     fn sizes_of_every_form() {
         for (text, bytes) in [
             ("0", 0),

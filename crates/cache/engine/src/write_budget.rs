@@ -29,7 +29,7 @@ pub enum WriteBudget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the write budget is {found} bytes per day: expected none, or at least {expected} bytes per day, a region of \
-     {region_bytes} bytes in each of {shards} shards"
+     {region_bytes} bytes in each shard (shards: {shards})"
 )]
 pub struct BudgetTooSmall {
     /// Bytes per day.

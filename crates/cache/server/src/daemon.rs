@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use flaz_control::report::{AdviseReport, CacheReport, OriginReport, StatusReport, VolumeResizeReport};
 use flaz_control::settings::SettingsPatch;
-use flaz_control::size::HumanBytes;
+use flaz_control::size::{HumanBytes, counted};
 use flaz_device::buf;
 use flaz_device::deadline::Deadline;
 use flaz_engine::cache::lifecycle::{Leave, Lifecycle, Opened};
@@ -128,8 +128,9 @@ impl std::fmt::Debug for Daemon {
 /// The warning about clients that a stop no longer waits for. The daemon cannot tell what these clients wait for.
 fn cut_off(connections: usize) -> String {
     format!(
-        "disconnected {connections} connections with requests in flight after {} s (a device is slow, or a \
-         client does not read its replies); acknowledged writes are safe",
+        "disconnected {} with requests in flight after {} s (a device is slow, or a client does not read its \
+         replies); acknowledged writes are safe",
+        counted(connections as u64, "connection", "connections"),
         CLIENTS_LEAVE_WITHIN.as_secs()
     )
 }
@@ -141,8 +142,9 @@ fn left_dirty(left: u64, damaged_blocks: u64) -> HostError {
         return damaged(damaged_blocks);
     }
     format!(
-        "{left} blocks are still dirty because clients rewrite them as fast as they are written back: try \
-         again when the clients write less, or stop them first"
+        "{} still dirty because clients rewrite data as fast as it is written back: try again when the clients \
+         write less, or stop them first",
+        counted(left, "block is", "blocks are")
     )
     .into()
 }
@@ -150,9 +152,13 @@ fn left_dirty(left: u64, damaged_blocks: u64) -> HostError {
 /// What to do about dirty blocks that cannot be read.
 fn damaged(blocks: u64) -> HostError {
     format!(
-        "{blocks} blocks cannot be written to the origin because they are damaged on the cache device: `flaz \
-         check` lists their byte ranges; overwrite these through the served device, or discard all dirty \
-         blocks with `flaz serve --discard-cache --discard-dirty`"
+        "{} damaged on the cache device: `flaz check` lists the byte ranges; overwrite these through the served \
+         device, or discard all dirty blocks with `flaz serve --discard-cache --discard-dirty`",
+        counted(
+            blocks,
+            "block cannot be written to the origin because it is",
+            "blocks cannot be written to the origin because they are"
+        )
     )
     .into()
 }
@@ -415,8 +421,9 @@ impl Daemon {
             _ => error.to_string(),
         };
         format!(
-            "{left} blocks are still dirty and only on {cache}: {why}; keep that device, and try again when \
-             the problem is fixed"
+            "{} still dirty and only on {cache}: {why}; keep that device, and try again when the problem is \
+             fixed",
+            counted(left, "block is", "blocks are")
         )
         .into()
     }

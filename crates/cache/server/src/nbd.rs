@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use flaz_control::report::{FrontEndSizeReport, NbdReport};
+use flaz_control::size::counted;
 use flaz_nbd::limits::CONNECTIONS_MAX;
 use flaz_nbd::{
     Counters, Export, Incoming, Limits, NbdAddress, Server, Service, Shutdown, Snapshot, serve_connection,
@@ -137,12 +138,8 @@ impl FrontEnd for NbdFrontEnd {
         // The protocol has no message for it.
         let connected = self.shutdown.connections_smaller(bytes);
         let advice = (connected > 0).then(|| {
-            let connections = if connected == 1 {
-                "connection keeps"
-            } else {
-                "connections keep"
-            };
-            format!("{connected} {connections} the old size: connect again")
+            let connections = counted(connected as u64, "connection keeps", "connections keep");
+            format!("{connections} the old size: connect again")
         });
         let size_of = |address: &NbdAddress| FrontEndSizeReport {
             name: address.to_string(),

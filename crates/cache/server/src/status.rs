@@ -186,8 +186,8 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
     }
     if failed && stats.holdings.dirty_blocks > 0 {
         warnings.push(format!(
-            "{} dirty blocks are only on the failed cache device: keep it",
-            stats.holdings.dirty_blocks
+            "{} only on the failed cache device: keep it",
+            counted(stats.holdings.dirty_blocks, "dirty block is", "dirty blocks are")
         ));
     }
     if failed {

@@ -12,6 +12,7 @@ use crate::error::Failure;
 use crate::host;
 use crate::page;
 use crate::report::CheckReport;
+use crate::size::counted;
 
 /// Runs `flaz check`.
 ///
@@ -37,9 +38,9 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     match report.bad_total() {
         0 => Ok(()),
         bad => Err(Failure::BadNews(format!(
-            "check {}: {bad} {}: {}",
+            "check {}: {}: {}",
             args.cache.display(),
-            if bad == 1 { "error found" } else { "errors found" },
+            counted(bad, "error found", "errors found"),
             advice(&report)
         ))),
     }

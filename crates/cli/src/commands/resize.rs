@@ -17,7 +17,7 @@ use crate::host::pool::shrink::Help;
 use crate::host::pool::{Place, manage, place::is_shared};
 use crate::host::{Daemon, HostError};
 use crate::report::{ResizeReport, ShrinkProgress};
-use crate::size::{self, HumanBytes};
+use crate::size::{self, HumanBytes, counted};
 
 /// `flaz resize`.
 #[derive(Args, Debug)]
@@ -176,14 +176,15 @@ fn show(bar: &ProgressBar, progress: &ShrinkProgress) {
 
 /// The result, for people.
 fn text(report: &ResizeReport) -> String {
-    let now = format!("{}, {} regions", HumanBytes(report.size_bytes), report.regions);
+    let regions = |count| counted(count, "region", "regions");
+    let now = format!("{}, {}", HumanBytes(report.size_bytes), regions(report.regions));
     if report.size_bytes == report.size_before_bytes {
         return format!("unchanged: the cache already uses {now}\n");
     }
     format!(
-        "resized: {now} (before: {}, {} regions)\n",
+        "resized: {now} (before: {}, {})\n",
         HumanBytes(report.size_before_bytes),
-        report.regions_before
+        regions(report.regions_before)
     )
 }
 

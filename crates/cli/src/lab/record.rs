@@ -11,7 +11,7 @@ use crate::commands::output;
 use crate::commands::output_file::OutputFiles;
 use crate::error::Failure;
 use crate::safety::{self, Access, OriginAdvice};
-use crate::size::{HumanBytes, HumanCount};
+use crate::size::{HumanBytes, counted};
 
 /// `flaz lab record`.
 #[derive(Args, Debug)]
@@ -97,21 +97,13 @@ fn text(report: &RecordReport) -> String {
         .collect();
     format!(
         "{} of {}, {} of {}, {} in {:.1} s; at most {} in flight; left by {}\n",
-        counted(report.reads, "read"),
+        counted(report.reads, "read", "reads"),
         HumanBytes(report.read_bytes),
-        counted(report.writes, "write"),
+        counted(report.writes, "write", "writes"),
         HumanBytes(report.write_bytes),
-        counted(report.trims, "trim"),
+        counted(report.trims, "trim", "trims"),
         report.seconds,
         report.depth_max,
         left.join(", ")
-    )
-}
-
-fn counted(count: u64, what: &str) -> String {
-    format!(
-        "{} {what}{}",
-        HumanCount(count),
-        if count == 1 { "" } else { "s" }
     )
 }

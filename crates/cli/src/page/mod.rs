@@ -16,7 +16,7 @@ pub use status::details;
 pub use summary::summary;
 
 use crate::report::CacheReport;
-use crate::size::{HumanBytes, HumanCount};
+use crate::size::{HumanBytes, counted};
 
 /// Lines with a label on the left, appended one by one.
 struct Page(String);
@@ -38,13 +38,12 @@ impl Page {
 
 fn geometry(cache: &CacheReport) -> String {
     format!(
-        "format {}, {} regions of {}, extents of {}, {} shard{}",
+        "format {}, {} of {}, extents of {}, {}",
         cache.format_version,
-        HumanCount(cache.regions),
+        counted(cache.regions, "region", "regions"),
         HumanBytes(cache.region_bytes),
         HumanBytes(cache.extent_bytes),
-        cache.shards,
-        if cache.shards == 1 { "" } else { "s" }
+        counted(cache.shards.into(), "shard", "shards")
     )
 }
 

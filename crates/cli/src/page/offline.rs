@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::{Page, geometry, seconds};
 use crate::control::shell::quoted;
 use crate::report::{CheckReport, CreateReport, DumpRecord, PROBLEMS_LISTED_MAX, VolumeReport};
-use crate::size::{HumanBytes, HumanCount, HumanDuration};
+use crate::size::{HumanBytes, HumanCount, HumanDuration, counted};
 
 /// Bytes of a block.
 const BLOCK_BYTES: u64 = 4096;
@@ -67,10 +67,9 @@ pub fn added(report: &CreateReport, volume: Option<&VolumeReport>, name: Option<
     page.line(
         "Space",
         &format!(
-            "what it needs of {}, in {} shard{}, compressed by {}",
+            "what it needs of {}, in {}, compressed by {}",
             HumanBytes(cache.data_bytes),
-            cache.shards,
-            if cache.shards == 1 { "" } else { "s" },
+            counted(cache.shards.into(), "shard", "shards"),
             report.codec
         ),
     );

@@ -55,11 +55,10 @@ fn head(page: &mut Page, report: &StatusReport) {
     let daemon = report.live.as_ref().map_or_else(String::new, |live| {
         let daemon = &live.daemon;
         format!(
-            ", pid {}, up {}, {} thread{}, {} CPU, flaz {}{}",
+            ", pid {}, up {}, {}, {} CPU, flaz {}{}",
             daemon.pid,
             HumanDuration(seconds(daemon.uptime_s)),
-            daemon.threads,
-            if daemon.threads == 1 { "" } else { "s" },
+            counted(daemon.threads.into(), "thread", "threads"),
             HumanDuration(seconds(daemon.cpu_s)),
             daemon.version,
             if daemon.read_only { ", READ-ONLY" } else { "" }
@@ -106,12 +105,11 @@ fn head(page: &mut Page, report: &StatusReport) {
         page.line(
             "Block device",
             &format!(
-                "{} ({}), {} {} of {} requests",
+                "{} ({}), {} of {}",
                 device.name.display(),
                 device.device.display(),
-                device.queues,
-                if device.queues == 1 { "queue" } else { "queues" },
-                device.depth
+                counted(device.queues.into(), "queue", "queues"),
+                counted(device.depth.into(), "request", "requests")
             ),
         );
     }
@@ -248,12 +246,12 @@ fn reads(page: &mut Page, live: &LiveReport) {
         ),
     );
     page.more(&format!(
-        "{} hits, {} partial, {} misses; {} blocks shared another read, {} origin reads",
-        HumanCount(lookups.hits),
+        "{}, {} partial, {}; {} shared another read, {}",
+        counted(lookups.hits, "hit", "hits"),
         HumanCount(lookups.partial_hits),
-        HumanCount(lookups.misses),
-        HumanCount(lookups.joined_blocks),
-        HumanCount(lookups.origin_reads)
+        counted(lookups.misses, "miss", "misses"),
+        counted(lookups.joined_blocks, "block", "blocks"),
+        counted(lookups.origin_reads, "origin read", "origin reads")
     ));
 }
 
@@ -278,8 +276,8 @@ fn holdings(page: &mut Page, live: &LiveReport) {
         ),
     );
     page.more(&format!(
-        "{} blocks; effective capacity {} ({}); regions: {} probation, {} main, {} free",
-        HumanCount(space.cached_blocks),
+        "{}; effective capacity {} ({}); regions: {} probation, {} main, {} free",
+        counted(space.cached_blocks, "block", "blocks"),
         HumanBytes(space.effective_capacity_bytes),
         HumanRatio {
             amount: space.effective_capacity_bytes,
@@ -313,11 +311,11 @@ fn write_back(page: &mut Page, dirty: &WriteBackReport) {
         ),
     );
     page.more(&format!(
-        "{} blocks written back, {} writes waited; {} closed early for {} blocks ({} per block)",
-        HumanCount(dirty.cleaned_blocks),
-        HumanCount(dirty.waits),
-        format_args!("{} extents", HumanCount(dirty.acknowledged_extents)),
-        HumanCount(dirty.acknowledged_blocks),
+        "{} written back, {} waited; {} closed early for {} ({} per block)",
+        counted(dirty.cleaned_blocks, "block", "blocks"),
+        counted(dirty.waits, "write", "writes"),
+        counted(dirty.acknowledged_extents, "extent", "extents"),
+        counted(dirty.acknowledged_blocks, "block", "blocks"),
         HumanBytes(dirty.acknowledged_bytes / dirty.acknowledged_blocks.max(1))
     ));
 }
@@ -326,7 +324,7 @@ fn codec(page: &mut Page, codec: &CodecReport) {
     page.line(
         "Codec",
         &format!(
-            "{} in, {} out ({}); {} compressed, {} raw, {} same-filled blocks",
+            "{} in, {} out ({}); {} compressed, {} raw, {}",
             HumanBytes(codec.in_bytes),
             HumanBytes(codec.out_bytes),
             HumanRatio {
@@ -335,26 +333,30 @@ fn codec(page: &mut Page, codec: &CodecReport) {
             },
             HumanCount(codec.compressed_blocks),
             HumanCount(codec.raw_blocks),
-            HumanCount(codec.single_value_blocks)
+            counted(
+                codec.single_value_blocks,
+                "same-filled block",
+                "same-filled blocks"
+            )
         ),
     );
     page.more(&format!(
-        "{} compressing, {} decompressing {} blocks",
+        "{} compressing, {} decompressing {}",
         HumanDuration(seconds(codec.compress_s)),
         HumanDuration(seconds(codec.decompress_s)),
-        HumanCount(codec.decompressed_blocks)
+        counted(codec.decompressed_blocks, "block", "blocks")
     ));
     if codec.recompressed_blocks > 0 {
         page.more(&format!(
-            "{} blocks compressed again at reclaim, {} saved, {} waited for that",
-            HumanCount(codec.recompressed_blocks),
+            "{} compressed again at reclaim, {} saved, {} waited for that",
+            counted(codec.recompressed_blocks, "block", "blocks"),
             HumanBytes(codec.recompressed_saved_bytes),
             HumanDuration(seconds(codec.recompress_s))
         ));
         page.more(&format!(
-            "{} blocks of these compressed together with neighbours; {} groups had lost blocks when reclaimed",
-            HumanCount(codec.grouped_blocks),
-            HumanCount(codec.divided_groups)
+            "{} of these compressed together with neighbours; {} had lost blocks when reclaimed",
+            counted(codec.grouped_blocks, "block", "blocks"),
+            counted(codec.divided_groups, "group", "groups")
         ));
     }
 }
@@ -375,20 +377,20 @@ fn movement(page: &mut Page, live: &LiveReport) {
     page.line(
         "Admitted",
         &format!(
-            "{} blocks after misses, {} by writes; not admitted: {refused}",
-            HumanCount(admission.admitted_blocks),
+            "{} after misses, {} by writes; not admitted: {refused}",
+            counted(admission.admitted_blocks, "block", "blocks"),
             HumanCount(admission.written_blocks)
         ),
     );
     page.line(
         "Reclaimed",
         &format!(
-            "{} regions: {} blocks dropped, {} reinserted ({}); {} ghost hits",
-            HumanCount(reclaim.regions),
-            HumanCount(reclaim.dropped_blocks),
+            "{}: {} dropped, {} reinserted ({}); {}",
+            counted(reclaim.regions, "region", "regions"),
+            counted(reclaim.dropped_blocks, "block", "blocks"),
             HumanCount(reclaim.reinserted_blocks),
             HumanBytes(reclaim.reinserted_bytes),
-            HumanCount(reclaim.ghost_hits)
+            counted(reclaim.ghost_hits, "ghost hit", "ghost hits")
         ),
     );
     page.line(

@@ -89,6 +89,36 @@ fn a_region_that_cannot_be_read_is_an_error() {
     );
 }
 
+#[test]
+fn one_of_a_kind_is_singular() {
+    let mut report = example();
+    report.cache.regions = 1;
+    let live = report.live.as_mut().unwrap();
+    live.daemon.threads = 1;
+    live.lookups.hits = 1;
+    live.lookups.misses = 1;
+    live.admission.admitted_blocks = 1;
+    live.reclaim.regions = 1;
+    live.codec.grouped_blocks = 1;
+    live.codec.divided_groups = 1;
+    live.write_back.waits = 1;
+    live.block_devices[0].queues = 1;
+    live.block_devices[0].depth = 1;
+    let text = details(&report, None);
+    for part in [
+        ", 1 thread, ",
+        ", 1 region of ",
+        ", 1 queue of 1 request\n",
+        "1 hit, 50 partial, 1 miss; ",
+        "1 block of these compressed together with neighbours; 1 group had lost blocks",
+        ", 1 write waited; ",
+        "1 block after misses, ",
+        "1 region: ",
+    ] {
+        assert!(text.contains(part), "no '{part}' in:\n{text}");
+    }
+}
+
 /// The rate of writeback so far says nothing about an origin that takes no writes.
 #[test]
 fn a_failing_writeback_has_no_time() {

@@ -18,6 +18,7 @@ use super::table::{Column, Line, Row as CacheRow, Table, table};
 use super::{NONE, TopArgs};
 use crate::error::Failure;
 use crate::report::HealthLevel;
+use crate::size::counted;
 
 /// How long the program waits for a key before it looks for a new sample.
 const KEYS: Duration = Duration::from_millis(100);
@@ -186,9 +187,8 @@ fn page(
 fn heading(rows: &[Line]) -> String {
     let count = |level| rows.iter().filter(|row| row.level == level).count();
     format!(
-        "flaz top: {} cache{}, {} healthy, {} with warnings, {} failed",
-        rows.len(),
-        if rows.len() == 1 { "" } else { "s" },
+        "flaz top: {}, {} healthy, {} with warnings, {} failed",
+        counted(rows.len() as u64, "cache", "caches"),
         count(HealthLevel::Healthy),
         count(HealthLevel::Warning),
         count(HealthLevel::Failed)

@@ -87,8 +87,8 @@ fn a_damaged_dirty_block_is_named_with_safe_advice() {
             .find(|line| line.starts_with("flaz: "))
             .unwrap_or(&said);
         for part in [
-            "1 blocks cannot be written to the origin",
-            "`flaz check` lists their byte ranges",
+            "1 block cannot be written to the origin",
+            "`flaz check` lists the byte ranges",
             "--discard-cache --discard-dirty",
         ] {
             assert!(said.contains(part), "{command}: no '{part}' in {said}");
@@ -112,7 +112,7 @@ fn a_damaged_dirty_block_is_named_with_safe_advice() {
         .expect_err("the only copy is damaged");
     let said = server.detach_fails();
     for part in [
-        "1 blocks cannot be written to the origin",
+        "1 block cannot be written to the origin",
         "the mode is write-through now",
     ] {
         assert!(said.contains(part), "no '{part}' in {said}");

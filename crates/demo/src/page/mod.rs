@@ -12,7 +12,7 @@ use crate::outcome::{Outcome, Variant};
 use crate::session::WINDOW_S;
 use crate::table;
 use crate::workload::REQUEST_BLOCKS;
-use flaz_control::size::{HumanBytes, HumanCount};
+use flaz_control::size::{HumanBytes, HumanCount, counted};
 
 const STYLE: &str = include_str!("style.css");
 /// The codec `auto`.
@@ -234,10 +234,10 @@ fn method_rows(outcome: &Outcome) -> [(&'static str, String); 12] {
         (
             "Data",
             format!(
-                "{} in {} pieces from {} files, of {} available",
+                "{} in {} from {}, of {} available",
                 HumanBytes(data.bytes),
-                HumanCount(data.pieces),
-                HumanCount(data.files),
+                counted(data.pieces, "piece", "pieces"),
+                counted(data.files, "file", "files"),
                 HumanCount(data.candidates)
             ),
         ),
@@ -296,7 +296,11 @@ fn method_rows(outcome: &Outcome) -> [(&'static str, String); 12] {
         ("Seed", parameters.seed.to_string()),
         (
             "Machine",
-            format!("{}; {} cores", parameters.machine, parameters.cores),
+            format!(
+                "{}; {}",
+                parameters.machine,
+                counted(parameters.cores, "core", "cores")
+            ),
         ),
     ]
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use flaz_control::size::counted;
 use flaz_page::document;
 use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
 use flaz_page::table::table;
@@ -36,9 +37,9 @@ pub fn page(report: &EvaluationReport, version: &str) -> String {
     let met = report.goals.iter().filter(|goal| goal.met).count();
     let mut main = format!(
         "<p class=\"kicker\">flaz lab evaluate</p>\n<h1>A compressed cache on the machines of the FlaZ paper</h1>\n\
-         <p class=\"lead\">{met} of {} goals are met, with {} cores of {}.</p>\n",
+         <p class=\"lead\">{met} of {} goals are met, with {} of {}.</p>\n",
         report.goals.len(),
-        report.processor.cores,
+        counted(report.processor.cores.into(), "core", "cores"),
         escape(&report.processor.name)
     );
     let mut all = tables(report).into_iter();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use flaz_control::size::{HumanBytes, HumanCount, HumanMicros};
+use flaz_control::size::{HumanBytes, HumanCount, HumanMicros, counted};
 use flaz_page::text::wrapped;
 
 use crate::paper;
@@ -303,7 +303,11 @@ fn loads(report: &EvaluationReport) -> Table {
 fn processor(report: &EvaluationReport) -> Table {
     let processor = &report.processor;
     let mut rows = vec![vec![
-        format!("{}, {} cores", processor.name, processor.cores),
+        format!(
+            "{}, {}",
+            processor.name,
+            counted(processor.cores.into(), "core", "cores")
+        ),
         format!("request {:.1} us", processor.request_us),
         format!("block {:.1} us", processor.block_us),
     ]];

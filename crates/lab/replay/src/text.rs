@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use flaz_control::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros};
+use flaz_control::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros, counted};
 
 use flaz_page::text::wrapped;
 
@@ -59,14 +59,14 @@ pub(crate) fn facts(report: &ReplayReport) -> Vec<(&'static str, String)> {
     let kinds = match trace.distinguishes_writes {
         true => format!(
             "{} of {}, {} of {}",
-            counted(trace.reads, "read"),
+            counted(trace.reads, "read", "reads"),
             HumanBytes(trace.read_bytes),
-            counted(trace.writes, "write"),
+            counted(trace.writes, "write", "writes"),
             HumanBytes(trace.write_bytes)
         ),
         false => format!(
             "{} of {}; the format does not distinguish writes, so all are reads",
-            counted(trace.reads, "request"),
+            counted(trace.reads, "request", "requests"),
             HumanBytes(trace.read_bytes)
         ),
     };
@@ -121,17 +121,12 @@ pub(crate) fn facts(report: &ReplayReport) -> Vec<(&'static str, String)> {
         ),
     ];
     if trace.skipped_lines > 0 {
-        facts.insert(2, ("Skipped", counted(trace.skipped_lines, "bad line")));
+        facts.insert(
+            2,
+            ("Skipped", counted(trace.skipped_lines, "bad line", "bad lines")),
+        );
     }
     facts
-}
-
-fn counted(count: u64, what: &str) -> String {
-    format!(
-        "{} {what}{}",
-        HumanCount(count),
-        if count == 1 { "" } else { "s" }
-    )
 }
 
 fn device(device: &DeviceReport) -> String {

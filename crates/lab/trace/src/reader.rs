@@ -78,6 +78,7 @@ fn after(number: u64) -> String {
 fn skips(skipped: u64) -> String {
     match skipped {
         0 => "; --skip-bad N skips N bad lines".to_owned(),
+        1 => "; 1 bad line was skipped before, and --skip-bad allows no more".to_owned(),
         skipped => format!("; {skipped} bad lines were skipped before, and --skip-bad allows no more"),
     }
 }

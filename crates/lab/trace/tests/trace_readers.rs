@@ -288,7 +288,7 @@ fn bad_lines_are_named_and_skipped_up_to_a_limit() {
     let error = read("t.lis", bytes, skipping(1)).expect_err("two are bad");
     assert!(error.starts_with("t.lis:4: "), "{error}");
     assert!(
-        error.ends_with("1 bad lines were skipped before, and --skip-bad allows no more"),
+        error.ends_with("1 bad line was skipped before, and --skip-bad allows no more"),
         "{error}"
     );
     let (_, requests, skipped) = read("t.lis", bytes, skipping(2)).expect("both are skipped");

@@ -170,18 +170,18 @@ impl Report {
             let single = cells().filter(|cell| cell.runs == 1).count();
             if single > 0 {
                 remarks.push(of(&format!(
-                    "{single} of {} cells have a single run: their noise is unknown.",
+                    "Cells with a single run, so that their noise is unknown: {single} of {}.",
                     source.cells.len()
                 )));
             }
             let missing = cells().filter(|cell| cell.runs == 0).count();
             if missing > 0 {
-                remarks.push(of(&format!("{missing} cells were not measured yet.")));
+                remarks.push(of(&format!("Cells that were not measured yet: {missing}.")));
             }
             let outliers = cells().filter(|cell| cell.outliers.unwrap_or(0) > 0).count();
             if outliers > 0 {
                 remarks.push(of(&format!(
-                    "{outliers} cells have outliers, which are included."
+                    "Cells with outliers, which are included: {outliers}."
                 )));
             }
             if source.background.achieved.is_empty() {

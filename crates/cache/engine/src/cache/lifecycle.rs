@@ -517,12 +517,12 @@ fn cold(why: &dyn std::fmt::Display) -> Start {
 fn report_recovery(recovered: &Recovered, took: Duration) {
     let seconds = took.as_secs_f64();
     tracing::warn!(
-        "recovered from the log: {} blocks of {} regions are cached after {seconds:.3} s, {} of them dirty; {} clean blocks of {} \
-         stripes with writes in flight left the cache; they are read from the origin",
-        recovered.blocks,
+        "recovered from the log in {seconds:.3} s: regions: {}, cached blocks: {}, dirty ones: {}; stripes with writes in flight: {}, \
+         clean blocks dropped for them: {}; those are read from the origin",
         recovered.regions,
+        recovered.blocks,
         recovered.dirty,
-        recovered.dropped,
-        recovered.stripes
+        recovered.stripes,
+        recovered.dropped
     );
 }

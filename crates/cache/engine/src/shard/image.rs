@@ -211,7 +211,7 @@ impl<P: Platform> Shard<P> {
                 if self.map.is_paged() && self.reclaimer.unfinished().is_none() {
                     return Ok(Vec::new());
                 }
-                let what = format!("{regions} regions are needed, and none can be freed");
+                let what = format!("regions needed: {regions}; none can be freed");
                 return Err(ImageError::Contents {
                     shard: self.id.number,
                     what,
@@ -263,7 +263,7 @@ impl<P: Platform> Shard<P> {
         let (shard, geometry) = (self.id.number, &self.id.opened);
         let may_be_dirty = |dirty: u64| match dirty > 0 && !self.id.may_be_dirty {
             true => {
-                let what = format!("{dirty} dirty blocks, but the superblock allows none");
+                let what = format!("dirty blocks: {dirty}, but the superblock allows none");
                 Err(ImageError::Contents { shard, what })
             }
             false => Ok(()),
@@ -274,7 +274,7 @@ impl<P: Platform> Shard<P> {
                 let (index, refused) = table.map_err(|what| self.contradiction(what))?;
                 // Some of these blocks may be dirty, and the origin has older versions.
                 if refused > 0 && self.id.may_be_dirty {
-                    let what = format!("{refused} blocks are in no region that is in use");
+                    let what = format!("blocks in no region that is in use: {refused}");
                     return Err(self.contradiction(what));
                 }
                 may_be_dirty(index.dirty_blocks())?;

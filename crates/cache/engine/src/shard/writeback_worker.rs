@@ -209,8 +209,11 @@ impl<P: Platform> Shard<P> {
         let found_none = all.is_empty() && around.is_none();
         if counters.cleaned_blocks.get() == cleaned && outcome.is_ok() && (found_none || !all.is_empty()) {
             if damaged {
-                let blocks = self.map.damaged_blocks();
-                let error = IoError::CacheFailed(format!("{blocks} dirty blocks cannot be read"));
+                let what = match self.map.damaged_blocks() {
+                    1 => "a dirty block cannot be read".to_owned(),
+                    blocks => format!("{blocks} dirty blocks cannot be read"),
+                };
+                let error = IoError::CacheFailed(what);
                 self.writeback
                     .note_failing(&self.env, &error, Failing::Reads, begun);
                 return Err(error);

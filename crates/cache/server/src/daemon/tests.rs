@@ -217,6 +217,8 @@ fn a_stop_does_not_blame_clients_for_a_slow_device() {
         told.starts_with("disconnected 3 connections") && told.contains("a device is slow"),
         "{told}"
     );
+    let told = cut_off(1);
+    assert!(told.starts_with("disconnected 1 connection with"), "{told}");
 }
 
 #[test]
@@ -229,9 +231,21 @@ fn no_advice_discards_intact_blocks() {
     assert!(!told.contains("damaged") && !told.contains("--discard"), "{told}");
     let told = left_dirty(3, 2).to_string();
     assert!(
-        told.starts_with("2 blocks cannot be written to the origin"),
+        told.starts_with("2 blocks cannot be written to the origin because they are damaged"),
         "{told}"
     );
+    for (one, expected) in [
+        (
+            left_dirty(1, 0),
+            "1 block is still dirty because clients rewrite data",
+        ),
+        (
+            left_dirty(1, 1),
+            "1 block cannot be written to the origin because it is damaged",
+        ),
+    ] {
+        assert!(one.to_string().starts_with(expected), "{one}");
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::commands::output_file::OutputFiles;
 use crate::control::shell::quoted;
 use crate::error::Failure;
 use crate::host::utc;
-use crate::size::{HumanBytes, HumanCount};
+use crate::size::{HumanBytes, counted};
 use args::RunArgs;
 
 /// Runs `flaz bench run`.
@@ -124,10 +124,10 @@ fn preamble(plan: &Plan, target: &Target, output: &Path, goes_on: bool) {
         format!(" by {} writers", target.writers())
     };
     eprintln!(
-        "{} {} cells, {} runs each, {} on {}{each}: {} written, {} read; results: {}",
+        "{} {}, {} each, {} on {}{each}: {} written, {} read; results: {}",
         if goes_on { "continuing:" } else { "measuring" },
-        HumanCount(plan.cells() as u64),
-        plan.rounds.runs,
+        counted(plan.cells() as u64, "cell", "cells"),
+        counted(plan.rounds.runs.into(), "run", "runs"),
         HumanBytes(target.bytes()),
         target.path().display(),
         HumanBytes(traffic.written),
