@@ -95,7 +95,7 @@ fn explore_bases(
             let number = base_of(next_base.fetch_add(1, Ordering::Relaxed));
             let outcome = Base::new(number).and_then(|base| {
                 (0..SCENARIOS_A_BASE).try_for_each(|n| {
-                    if states.load(Ordering::Relaxed) >= goal {
+                    if states.load(Ordering::Relaxed) >= goal || failed.load(Ordering::Relaxed) {
                         return Ok(());
                     }
                     let before = counts.states;
