@@ -11,7 +11,7 @@ use flaz_engine::format::geometry::REGIONS_MIN;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::{CachedVolume, LocalShards};
 use flaz_engine::settings::{Mode, Settings, StoredSettings};
-use flaz_engine::stats::StatsSnapshot;
+use flaz_engine::stats::Counts;
 use flaz_engine::volume::{IoError, Volume, segment_lens};
 use flaz_sim::{SimDisk, SimEnv};
 use futures_util::future::try_join_all;
@@ -436,9 +436,10 @@ impl Opening {
         }
     }
 
-    pub fn stats(&self) -> StatsSnapshot {
-        let mut total = StatsSnapshot::default();
-        self.shards.iter().for_each(|shard| total.add(&shard.stats()));
+    /// The counts of all shards, without latencies, which take long to add up.
+    pub fn counts(&self) -> Counts {
+        let mut total = Counts::default();
+        self.shards.iter().for_each(|shard| total.add(&shard.counts()));
         total
     }
 
@@ -541,7 +542,12 @@ impl Opening {
 
     /// Waits until no admission is waiting.
     pub async fn stored(&self) {
-        while self.stats().holdings.admission_queue > 0 {
+        let waits = || {
+            self.shards
+                .iter()
+                .any(|shard| shard.stats().holdings.admission_queue > 0)
+        };
+        while waits() {
             self.env.sleep(Duration::from_millis(1)).await;
         }
     }

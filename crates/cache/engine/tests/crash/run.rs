@@ -543,7 +543,10 @@ impl Living<'_> {
         let size = cache.superblock().geometry.origin_len;
         self.stored_size.found(size)?;
         let stopped = matches!(cache.start, flaz_engine::cache::Start::Warm(_));
-        let warm = cache.stats().holdings.cached_blocks > 0;
+        let shards = cache.shards();
+        let warm = shards
+            .iter()
+            .any(|shard| shard.stats().holdings.cached_blocks > 0);
         self.kinds.opened_failing += u64::from(failing);
         self.opening.set(false);
         self.past.set(Past {
@@ -618,7 +621,7 @@ impl Living<'_> {
     }
 
     fn end_phase(&mut self, opening: &Opening) -> Result<(), String> {
-        self.did.add(&opening.stats().counts);
+        self.did.add(&opening.counts());
         self.kinds.damages += opening.damages.get();
         self.kinds.withdrawn += opening.withdrawn.get();
         self.kinds.add(&opening.resized.get());
@@ -673,7 +676,11 @@ impl Living<'_> {
 
     async fn stop_cache(&self, cache: LocalCache<Simulated>) -> Result<bool, String> {
         let disk = self.cache.stats();
-        let failed = cache.stats().counts.checksum_failures;
+        let failed: u64 = cache
+            .shards()
+            .iter()
+            .map(|shard| shard.counts().checksum_failures)
+            .sum();
         let past = self.past.get();
         if failed > 0 && disk.silent_faults == 0 && !past.damaged && !past.crashed {
             return Err(format!(
