@@ -8,6 +8,9 @@ CARGO := tools/cargo
 ARGS ?=
 # Bugs that tests can switch on, to show that they are found: one build for all tests.
 PLANTED := --features flaz-pool/planted-bugs,flaz-fuzz/planted-bugs
+# The program with the tasks of developers. Tests have built it, too, with these features; another build takes a minute.
+XTASK := $(CARGO) run --quiet --locked --package xtask --
+XTASK_OF_TESTS := CARGO=$(CARGO) $(or $(CARGO_TARGET_DIR),target)/debug/xtask
 
 help: ## List the targets
 	@echo 'flaz: a compressed SSD cache for block devices'
@@ -47,7 +50,7 @@ test: ## Run all tests and the lint; as root, install missing Debian packages (A
 	$(CARGO) test --workspace --locked --no-fail-fast $(PLANTED) $(ARGS)
 	@if [ "$$(id -u)" -eq 0 ] && [ -n "$${CI:-}" ]; then : "$${FLAZ_REQUIRE_VM=1}"; export FLAZ_REQUIRE_VM; fi; \
 	if [ -z "$(ARGS)" ]; then tools/vm quick "$${CARGO_TARGET_DIR:-target}/debug/flaz"; fi
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory lint $(if $(ARGS),,XTASK='$(XTASK_OF_TESTS)')
 
 # Debian packages are installed for root; the images of the machine are built once, in target/vm.
 vm: ## Test the program on a virtual machine with a real kernel: ublk, NBD, power cuts, systemd (ARGS: names in tests/vm)
@@ -79,7 +82,7 @@ lint: ## Check formatting, clippy, shell scripts, licences, sources and directio
 		tests/vm/*.sh tests/vm/peers/measure.sh tests/vm/figures/hits.sh tests/vm/boot/before-boot \
 		tests/vm/rig/lib.sh tests/vm/rig/build tests/vm/rig/init tests/vm/rig/session crates/lab/evaluate/recordings/record.sh .ci/run; \
 	else echo 'skipped: shellcheck is not installed; install it with: apt-get install shellcheck'; fi
-	@$(CARGO) run --quiet --locked --package xtask -- dependencies
+	@$(XTASK) dependencies
 
 audit: ## Check dependencies with cargo-deny, including the advisory database (needs network access)
 	@command -v cargo-deny >/dev/null || { echo 'cargo-deny is not installed; install it with: cargo install --locked cargo-deny'; exit 1; }
