@@ -45,7 +45,7 @@ pub(super) fn html(measured: &[Measured]) -> String {
         if let Some(chart) = chart(measured, saved_percent) {
             let _ = writeln!(
                 main,
-                "<figure>{chart}<figcaption>Data of which {saved_percent} % is saved.</figcaption></figure>"
+                "<figure><div class=\"plot\">{chart}</div><figcaption>Data of which {saved_percent} % is saved.</figcaption></figure>"
             );
         }
     }

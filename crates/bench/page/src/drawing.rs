@@ -6,6 +6,12 @@ use std::fmt::Write;
 
 use crate::text::escape;
 
+/// Scale of a drawing in a narrow card, and in a wide one.
+const SHRINKS_TO: f64 = 0.8;
+const GROWS_TO: f64 = 1.25;
+/// Distance between the labels of lines.
+const LABELS_APART: f64 = 15.0;
+
 /// Maps values to positions along one axis.
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
@@ -48,6 +54,16 @@ pub fn round_step(most: f64, parts: u32) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
+/// A tick's value without trailing zeros, and without the digits that arithmetic adds at the end.
+#[must_use]
+pub fn plain(value: f64) -> String {
+    let text = format!("{value:.6}");
+    match text.trim_end_matches('0').trim_end_matches('.') {
+        "-0" => "0".to_owned(),
+        plain => plain.to_owned(),
+    }
+}
+
 /// Multiples of `step` from 0 up to `most`.
 pub fn ticks(most: f64, step: f64) -> Vec<f64> {
     let count = (most / step * (1.0 + 1e-9)).floor() as u32;
@@ -86,13 +102,16 @@ impl Drawing {
         self.markup()
     }
 
-    /// The drawing so far, as an `svg` element.
+    /// The drawing so far, as an `svg` element. In a narrow card it scrolls instead of becoming too small to read.
     #[must_use]
     pub fn markup(&self) -> String {
         format!(
-            "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\" xmlns=\"http://www.w3.org/2000/svg\">\n{}</svg>\n",
+            "<svg viewBox=\"0 0 {} {}\" style=\"min-width:{:.0}px;max-width:{:.0}px\" role=\"img\" aria-label=\"{}\" \
+             xmlns=\"http://www.w3.org/2000/svg\">\n{}</svg>\n",
             self.width,
             self.height,
+            self.width * SHRINKS_TO,
+            self.width * GROWS_TO,
             escape(&self.description),
             self.body
         )
@@ -142,15 +161,15 @@ impl Drawing {
         ));
     }
 
-    /// Text along the left side, rotated.
-    pub fn upright_text(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
+    /// Text that reads upwards; `anchor` is `start`, `middle` or `end`.
+    pub fn upright_text(&mut self, class: &str, anchor: &str, (x, y): (f64, f64), text: &str) {
         self.push(format_args!(
-            "<text class=\"{class}\" text-anchor=\"middle\" transform=\"translate({x:.1} {y:.1}) rotate(-90)\">{}</text>",
+            "<text class=\"{class}\" text-anchor=\"{anchor}\" transform=\"translate({x:.1} {y:.1}) rotate(-90)\">{}</text>",
             escape(text)
         ));
     }
 
-    /// A line through `points`.
+    /// A line through `points`; a single point is a dot.
     pub fn path(&mut self, class: &str, points: &[(f64, f64)]) {
         if points.is_empty() {
             return;
@@ -158,6 +177,10 @@ impl Drawing {
         let mut data = String::with_capacity(points.len() * 14);
         for (position, (x, y)) in points.iter().enumerate() {
             let _ = write!(data, "{}{x:.1} {y:.1}", if position == 0 { "M" } else { "L" });
+        }
+        if points.len() == 1 {
+            // A line without length has its round caps.
+            data.push_str("h0");
         }
         self.push(format_args!("<path class=\"{class}\" d=\"{data}\"/>"));
     }
@@ -199,16 +222,17 @@ impl Drawing {
 
     /// Horizontal grid lines with numbers at the left, and the axis title.
     pub fn y_axis(&mut self, x: Scale, y: Scale, ticks: &[(f64, String)], title: Option<&str>) {
+        let base = y.least.max(0.0);
         for (value, label) in ticks {
             let place = y.at(*value);
-            let class = if *value == y.least { "axis" } else { "grid" };
+            let class = if *value == base { "axis" } else { "grid" };
             self.line(class, (x.from, place), (x.to, place));
             if !label.is_empty() {
                 self.text("tick", "end", (x.from - 7.0, place + 4.0), label);
             }
         }
         if let Some(title) = title {
-            self.upright_text("axis-title", (12.0, (y.from + y.to) / 2.0), title);
+            self.upright_text("axis-title", "middle", (12.0, (y.from + y.to) / 2.0), title);
         }
     }
 
@@ -231,24 +255,48 @@ impl Drawing {
         );
     }
 
-    /// Labels at the right of lines, moved apart as little as possible if they would touch.
-    pub fn labels(&mut self, x: f64, mut labels: Vec<(f64, String, String)>, limits: (f64, f64)) {
-        const APART: f64 = 15.0;
-        labels.sort_by(|left, right| left.0.total_cmp(&right.0));
-        let mut least = limits.0;
-        for label in &mut labels {
-            label.0 = label.0.max(least);
-            least = label.0 + APART;
-        }
-        let mut most = limits.1;
-        for label in labels.iter_mut().rev() {
-            label.0 = label.0.min(most);
-            most = label.0 - APART;
-        }
-        for (y, class, text) in labels {
+    /// Labels at the right of lines, each with its place, class and text, moved apart as little as possible if they
+    /// would touch.
+    pub fn labels(&mut self, x: f64, labels: Vec<(f64, String, String)>, limits: (f64, f64)) {
+        for (y, class, text) in apart(labels, limits) {
             self.text(&format!("line-label {class}"), "start", (x, y + 4.0), &text);
         }
     }
+
+    /// Likewise, each with a piece of its line before the text.
+    pub fn labels_with_lines(&mut self, x: f64, labels: Vec<(f64, String, String)>, limits: (f64, f64)) {
+        for (y, class, text) in apart(labels, limits) {
+            self.line(&format!("line {class}"), (x, y), (x + 20.0, y));
+            self.text(
+                &format!("line-label {class}"),
+                "start",
+                (x + 27.0, y + 4.0),
+                &text,
+            );
+        }
+    }
+}
+
+/// Height that so many labels need.
+#[must_use]
+pub fn labels_height(count: usize) -> f64 {
+    LABELS_APART * count as f64
+}
+
+/// Moves labels apart, from the top of the limits and from the bottom.
+fn apart(mut labels: Vec<(f64, String, String)>, limits: (f64, f64)) -> Vec<(f64, String, String)> {
+    labels.sort_by(|left, right| left.0.total_cmp(&right.0));
+    let mut least = limits.0;
+    for label in &mut labels {
+        label.0 = label.0.max(least);
+        least = label.0 + LABELS_APART;
+    }
+    let mut most = limits.1;
+    for label in labels.iter_mut().rev() {
+        label.0 = label.0.min(most);
+        most = label.0 - LABELS_APART;
+    }
+    labels
 }
 
 /// The style rules that a drawing needs in a separate file: those that begin with `svg `, one per line. Colour names
@@ -293,6 +341,46 @@ mod tests {
         assert_eq!(round_step(64.0, 8), 10.0);
         assert_eq!(ticks(1.0, 0.25).len(), 5);
         assert!(round_step(0.0, 5) > 0.0);
+    }
+
+    #[test]
+    fn ticks_have_no_digits_of_arithmetic() {
+        let texts: Vec<String> = ticks(0.3, 0.05).into_iter().map(plain).collect();
+        assert_eq!(texts, ["0", "0.05", "0.1", "0.15", "0.2", "0.25", "0.3"]);
+        assert_eq!(
+            [plain(-0.0), plain(-2.5), plain(1250.0), plain(100.0)],
+            ["0", "-2.5", "1250", "100"]
+        );
+    }
+
+    #[test]
+    fn a_line_of_one_point_is_visible() {
+        let mut drawing = Drawing::new(100.0, 50.0, "");
+        drawing.path("line", &[(3.0, 4.0)]);
+        assert!(drawing.finish().contains("d=\"M3.0 4.0h0\""));
+    }
+
+    #[test]
+    fn the_axis_is_at_zero_if_values_are_negative() {
+        let scale = |least, most| Scale {
+            least,
+            most,
+            from: 100.0,
+            to: 0.0,
+            logarithmic: false,
+        };
+        let x = scale(0.0, 1.0);
+        for (y, base) in [(scale(-10.0, 10.0), 50.0), (scale(40.0, 60.0), 100.0)] {
+            let mut drawing = Drawing::new(100.0, 100.0, "");
+            let ticks = [y.least, (y.least + y.most) / 2.0, y.most].map(|tick| (tick, plain(tick)));
+            drawing.y_axis(x, y, &ticks, None);
+            let body = drawing.finish();
+            assert_eq!(body.matches("\"axis\"").count(), 1, "{body}");
+            assert!(
+                body.contains(&format!("\"axis\" x1=\"100.0\" y1=\"{base:.1}\"")),
+                "{body}"
+            );
+        }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::text::escape;
+use crate::text::{escape, signs};
 
-/// A table that scrolls if it is wider than the page; the first cell of each row is its head. `class` is of the table, or empty.
+/// A table that scrolls if it is wider than the page; the first cell of each row is its head. `class` is of
+/// the table, or empty; `names-2` and `names-3` align more columns of names to the left.
 #[must_use]
 pub fn table(class: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = match class {
@@ -18,7 +19,7 @@ pub fn table(class: &str, heads: &[&str], rows: impl IntoIterator<Item = Vec<Str
     table.push_str("</tr></thead>\n<tbody>\n");
     for row in rows {
         for (column, cell) in row.iter().enumerate() {
-            let cell = escape(cell);
+            let cell = escape(&signs(cell));
             let _ = match column {
                 0 => write!(table, "<tr><th scope=\"row\">{cell}</th>"),
                 _ => write!(table, "<td>{cell}</td>"),

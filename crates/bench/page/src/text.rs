@@ -36,10 +36,38 @@ pub fn wrapped(text: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// Running text: escaped, with no line break between a number and its unit.
+/// Signs that terminal output lacks: "±" for "+-" before a number, "µs" for "us" after one.
+#[must_use]
+pub fn signs(text: &str) -> String {
+    let is_digit = |it: char| it.is_ascii_digit();
+    let text = replaced(text, "+-", "±", |_, after| {
+        after.trim_start().starts_with(is_digit)
+    });
+    replaced(&text, " us", " µs", |before, after| {
+        before.ends_with(is_digit) && !after.starts_with(char::is_alphanumeric)
+    })
+}
+
+/// Replaces `from` where `is_meant`, given the text before and after it.
+fn replaced(text: &str, from: &str, to: &str, is_meant: impl Fn(&str, &str) -> bool) -> String {
+    let mut result = String::with_capacity(text.len());
+    let mut end = 0;
+    for (at, _) in text.match_indices(from) {
+        let after = at + from.len();
+        if is_meant(&text[..at], &text[after..]) {
+            result.push_str(&text[end..at]);
+            result.push_str(to);
+            end = after;
+        }
+    }
+    result + &text[end..]
+}
+
+/// Running text: escaped, with [`signs`], and no line break between a number and its unit.
 #[must_use]
 pub fn prose(text: &str) -> String {
-    const UNITS: [&str; 9] = ["KiB", "MiB", "GiB", "MB/s", "ms", "µs", "us", "s", "%"];
+    const UNITS: [&str; 8] = ["KiB", "MiB", "GiB", "MB/s", "ms", "µs", "s", "%"];
+    let text = signs(text);
     let mut glued = String::with_capacity(text.len());
     let mut pieces = text.split(' ').peekable();
     while let Some(piece) = pieces.next() {
@@ -54,7 +82,7 @@ pub fn prose(text: &str) -> String {
             });
         }
     }
-    escape(&glued).replace("\u{a0}us", "\u{a0}µs")
+    escape(&glued)
 }
 
 #[cfg(test)]
@@ -75,6 +103,17 @@ mod tests {
             escape("<a href='x'>&\"\u{1}"),
             "&lt;a href=&#39;x&#39;&gt;&amp;&quot;\u{fffd}"
         );
+    }
+
+    #[test]
+    fn signs_stand_for_those_of_a_terminal() {
+        assert_eq!(
+            signs("87.1 +- 0.5 %, +-5 points, 3 us (12 us)"),
+            "87.1 ± 0.5 %, ±5 points, 3 µs (12 µs)"
+        );
+        for text in ["a+-b", "9 users", "join us", "", "us +-"] {
+            assert_eq!(signs(text), text);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::outcome::{Holdings, Outcome, Run, Variant};
 use flaz_control::size::{HumanBytes, HumanCount};
-use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
+use flaz_page::drawing::{Drawing, Scale, plain, round_step, ticks};
 
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 320.0;
@@ -48,12 +48,6 @@ fn percent_ticks() -> Vec<(f64, String)> {
     (0..=5)
         .map(|fifth| (f64::from(fifth) / 5.0, format!("{} %", fifth * 20)))
         .collect()
-}
-
-/// A number without trailing zeros.
-fn plain(value: f64) -> String {
-    let text = format!("{value:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn second_ticks(most: f64) -> Vec<(f64, String)> {
@@ -371,7 +365,7 @@ fn held_row(
 fn held_legend(drawing: &mut Drawing, height: f64) {
     for (kind, name, x, line) in [
         ("live", "compressed blocks", 62.0, 0.0),
-        ("raw", "incompressible blocks", 250.0, 0.0),
+        ("raw", "blocks stored raw", 250.0, 0.0),
         ("free", "free", 486.0, 0.0),
         ("other", "headers, stale blocks", 62.0, 1.0),
         ("metadata", "superblocks, index", 250.0, 1.0),

@@ -194,7 +194,7 @@ fn all_charts(outcome: &Outcome) -> String {
             "holdings",
             "Contents of the SSD",
             "Top: how the space on the SSD is used. Bottom: the data that this corresponds to. Dotted: the \
-             size of the SSD."
+             size of the SSD. The shades of the legend are those of each colour."
                 .to_owned(),
             charts::holdings(outcome),
         ),
@@ -202,7 +202,7 @@ fn all_charts(outcome: &Outcome) -> String {
     for (id, title, words, chart) in figures {
         let _ = write!(
             text,
-            "<figure id=\"{id}\">\n<figcaption><h3>{title}</h3><p>{}</p></figcaption>\n{chart}</figure>\n",
+            "<figure id=\"{id}\">\n<figcaption><h3>{title}</h3><p>{}</p></figcaption>\n<div class=\"plot\">{chart}</div></figure>\n",
             prose(&words)
         );
     }

@@ -258,7 +258,8 @@ impl Grid {
                 .text("tick", "end", (LEFT - 7.0, place + 4.0), &label(value));
         }
         let middle = f64::midpoint(self.top, self.bottom);
-        self.drawing.upright_text("axis-title", (13.0, middle), title);
+        self.drawing
+            .upright_text("axis-title", "middle", (13.0, middle), title);
         y
     }
 

@@ -300,12 +300,9 @@ fn section_of(charts: &[Chart], section: Section, id: &str, title: &str, text: &
         let _ = write!(
             markup,
             "<figure id=\"{}\"{class}>\n<figcaption><h3>{}</h3>{caption}</figcaption>\n\
-             <div class=\"plot\"><div style=\"min-width:{}px;max-width:{}px\">{}</div></div></figure>\n",
+             <div class=\"plot\">{}</div></figure>\n",
             chart.id,
             escape(&chart.title),
-            // A wide one scrolls in its card; the others shrink with it.
-            if width > WIDE { width * 4 / 5 } else { 0 },
-            width * 9 / 8,
             chart.drawing.markup()
         );
     }

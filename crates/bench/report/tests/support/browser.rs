@@ -26,11 +26,15 @@ for (const drawing of drawings) {
   const plot = drawing.closest('.plot').getBoundingClientRect();
   const padding = parseFloat(getComputedStyle(figure).paddingRight);
   if (plot.right > card.right - padding + 1) faults.push(name + ': past its card');
-  if (!figure.classList.contains('wide') && frame.right > plot.right + 1) faults.push(name + ': wider than its card');
+  // Drawings scroll only in the cards of a telephone, and wide ones.
+  if (!figure.classList.contains('wide') && card.width > 500 && frame.right > plot.right + 1)
+    faults.push(name + ': wider than its card');
   const boxes = [...drawing.querySelectorAll('text')].filter(text => text.textContent.trim())
-    .map(text => [text.textContent, text.getBoundingClientRect()]);
+    .map(text => [text.textContent, text.getBoundingClientRect(), text]);
   texts += boxes.length;
-  for (const [text, box] of boxes) {
+  for (const [text, box, element] of boxes) {
+    const size = parseFloat(getComputedStyle(element).fontSize) * frame.width / drawing.viewBox.baseVal.width;
+    if (size < 9) faults.push(name + ': too small: ' + text);
     if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
       faults.push(name + ': cut off: ' + text);
   }
