@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use flaz_page::document;
-use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
+use flaz_page::drawing::{Drawing, Scale, plain, round_step, ticks};
 use flaz_page::table::table;
 use flaz_page::text::{escape, prose};
 
 use super::evaluation::{Data, Evaluation};
 use super::published::{Campaign, Figure, Standing};
-use super::text::{dollars, life};
+use super::text::{difference, dollars, life};
 
 const STYLE: &str = include_str!("style.css");
 /// Series that have a colour.
@@ -17,6 +17,10 @@ const COLOURS: usize = 6;
 /// Size of a chart.
 const WIDTH: f64 = 500.0;
 const HEIGHT: f64 = 310.0;
+/// Characters of a name in a chart, at most, and their width at most.
+const NAME_MAX: usize = 16;
+const CHARACTER: f64 = 7.4;
+const TICK_GAP: f64 = 8.0;
 /// Place of the axes: left, right, bottom, top.
 const AREA: (f64, f64, f64, f64) = (58.0, 478.0, 262.0, 16.0);
 
@@ -34,11 +38,14 @@ impl Evaluation {
             &mut main,
             "Rates by data",
             "With large requests, or several in flight. Full: uniform random writes to a full device.",
-            &legend(&[("s0", "write"), ("s1", "write, full"), ("s2", "read")]),
+            &legend(
+                Key::Bar,
+                &[("s0", "write"), ("s1", "write, full"), ("s2", "read")],
+            ),
             &rates_chart(&self.data),
         );
         let names: Vec<(String, &str)> = (self.data.iter().enumerate())
-            .map(|(at, data)| (format!("s{}", at % COLOURS), data.name.as_str()))
+            .map(|(at, data)| (line_class(at), data.name.as_str()))
             .collect();
         let names: Vec<(&str, &str)> = names
             .iter()
@@ -48,7 +55,7 @@ impl Evaluation {
             &mut main,
             "Write amplification over time",
             "The device is written once in order, then uniformly at random. Simulated.",
-            &legend(&names),
+            &legend(Key::Line, &names),
             &amplification_chart(&self.data),
         );
         main.push_str("</div>\n");
@@ -98,14 +105,8 @@ impl Evaluation {
              a day. Effective: data in the flash, compressed; the device has the same size for the host.</p>"
         );
         main.push_str("<h3>By record size, one request at a time: write / read in MB/s</h3>\n");
-        let mut heads = vec!["Data".to_owned()];
-        let records = self.data.first().map_or(&[][..], |data| &data.records);
-        heads.extend(
-            records
-                .iter()
-                .map(|record| format!("{} KiB", record.record_bytes >> 10)),
-        );
-        let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+        let mut heads = vec!["Data"];
+        heads.extend(self.record_heads());
         let rows = self.data.iter().map(|data| {
             let rates = data
                 .records
@@ -126,16 +127,34 @@ fn figure(main: &mut String, title: &str, caption: &str, legend: &str, drawing: 
     );
 }
 
-fn legend(series: &[(&str, &str)]) -> String {
+/// What stands for a series in a legend.
+#[derive(Clone, Copy)]
+enum Key {
+    Bar,
+    Line,
+}
+
+fn legend(key: Key, series: &[(&str, &str)]) -> String {
     let mut text = "<ul class=\"legend\">\n".to_owned();
     for (class, name) in series {
+        let key = match key {
+            Key::Bar => format!("<rect class=\"bar {class}\" x=\"8\" width=\"24\" height=\"10\"/>"),
+            Key::Line => {
+                format!("<line class=\"line {class}\" x1=\"2\" y1=\"5\" x2=\"38\" y2=\"5\"/>")
+            }
+        };
         let _ = writeln!(
             text,
-            "<li><svg viewBox=\"0 0 40 10\" aria-hidden=\"true\"><rect class=\"bar {class}\" x=\"8\" width=\"24\" height=\"10\"/></svg>{}</li>",
+            "<li><svg viewBox=\"0 0 40 10\" aria-hidden=\"true\">{key}</svg>{}</li>",
             escape(name)
         );
     }
     text + "</ul>\n"
+}
+
+/// The classes of line `at`: the colours, then the same with dashes and with dots.
+fn line_class(at: usize) -> String {
+    format!("s{} dash{}", at % COLOURS, at / COLOURS)
 }
 
 fn scale(least: f64, most: f64, (from, to): (f64, f64)) -> Scale {
@@ -155,23 +174,31 @@ fn y_axis(drawing: &mut Drawing, most: f64, title: &str) -> (Scale, Scale) {
     let x = scale(0.0, 1.0, (left, right));
     let marks: Vec<(f64, String)> = ticks(y.most, step)
         .into_iter()
-        .map(|value| (value, number(value)))
+        .map(|value| (value, plain(value)))
         .collect();
     drawing.y_axis(x, y, &marks, Some(title));
     (x, y)
 }
 
-/// Without digits that are zero.
-fn number(value: f64) -> String {
-    ((value * 100.0).round() / 100.0).to_string()
+/// A name of at most [`NAME_MAX`] characters.
+fn shortened(name: &str) -> String {
+    match name.chars().count() > NAME_MAX {
+        true => name.chars().take(NAME_MAX - 1).chain(['…']).collect(),
+        false => name.to_owned(),
+    }
 }
 
 fn rates_chart(data: &[Data]) -> String {
     let rates = |data: &Data| [data.write_mb_per_s, data.write_full_mb_per_s, data.read_mb_per_s];
     let most = data.iter().flat_map(rates).fold(1.0, f64::max);
-    let mut drawing = Drawing::new(WIDTH, HEIGHT, "Rates of writes and reads by data, in MB/s");
+    let slot = (AREA.1 - AREA.0) / data.len().max(1) as f64;
+    let names: Vec<String> = data.iter().map(|data| shortened(&data.name)).collect();
+    let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64 * CHARACTER;
+    // Names that are wider than their slots stand upright.
+    let height = if longest > slot { longest } else { 0.0 };
+    let description = "Rates of writes and reads by data, in MB/s";
+    let mut drawing = Drawing::new(WIDTH, HEIGHT + height, description);
     let (x, y) = y_axis(&mut drawing, most, "MB/s");
-    let slot = (x.to - x.from) / data.len().max(1) as f64;
     for (at, data) in data.iter().enumerate() {
         let left = x.from + slot * (at as f64 + 0.14);
         let width = slot * 0.72 / 3.0;
@@ -189,14 +216,18 @@ fn rates_chart(data: &[Data]) -> String {
                 &tip,
             );
         }
-        let short: String = data.name.chars().take((slot / 7.0) as usize).collect();
-        drawing.text("tick", "middle", (left + slot * 0.36, y.from + 17.0), &short);
+        let middle = left + slot * 0.36;
+        if height > 0.0 {
+            drawing.upright_text("tick", "end", (middle + 4.0, y.from + TICK_GAP), &names[at]);
+        } else {
+            drawing.text("tick", "middle", (middle, y.from + 17.0), &names[at]);
+        }
     }
     drawing.text(
         "axis-title",
         "middle",
-        ((x.from + x.to) / 2.0, y.from + 38.0),
-        "saved by compression",
+        ((x.from + x.to) / 2.0, y.from + 38.0 + height),
+        "data, by the part that compression saves",
     );
     drawing.finish()
 }
@@ -216,11 +247,11 @@ fn amplification_chart(data: &[Data]) -> String {
     let x = scale(0.0, last, (x.from, x.to));
     let marks: Vec<(f64, String)> = ticks(last, 1.0)
         .into_iter()
-        .map(|value| (value, number(value)))
+        .map(|value| (value, plain(value)))
         .collect();
     drawing.x_axis(x, y, &marks, "written, in sizes of the device");
     for (at, data) in data.iter().enumerate() {
-        let class = format!("s{}", at % COLOURS);
+        let class = line_class(at);
         let place =
             |point: &super::evaluation::Point| (x.at(point.device_writes), y.at(point.write_amplification));
         let line: Vec<(f64, f64)> = data.over_time.iter().map(place).collect();
@@ -230,7 +261,7 @@ fn amplification_chart(data: &[Data]) -> String {
                 "{}: {:.2} after {} device writes",
                 data.name, point.write_amplification, point.device_writes
             );
-            drawing.spot(&class, place(point), &tip);
+            drawing.spot(&format!("s{}", at % COLOURS), place(point), &tip);
         }
     }
     drawing.finish()
@@ -256,7 +287,10 @@ fn published(main: &mut String, campaign: &Campaign) {
         "The band is +-{} % around equality. Figures above the speed of the link are only in the table.",
         campaign.within_pct
     );
-    let series = legend(&[("s2", "compared"), ("s6", "fitted"), ("s1", "not compared")]);
+    let series = legend(
+        Key::Bar,
+        &[("s2", "compared"), ("s6", "fitted"), ("s1", "not compared")],
+    );
     figure(
         main,
         "Predicted and published",
@@ -272,7 +306,7 @@ fn published(main: &mut String, campaign: &Campaign) {
             format!("{:.2}", figure.stored_fraction),
             format!("{:.1}", figure.published_mb_per_s),
             format!("{:.1}", figure.predicted_mb_per_s),
-            format!("{:+.1} %", figure.difference_pct),
+            difference(figure.difference_pct),
             figure.standing.to_string(),
         ]
     });
@@ -285,7 +319,7 @@ fn published(main: &mut String, campaign: &Campaign) {
         "Difference",
         "Standing",
     ];
-    main.push_str(&table("compact", &heads, rows));
+    main.push_str(&table("compact names-2 published", &heads, rows));
 }
 
 fn agreement_chart(campaign: &Campaign) -> String {
@@ -304,7 +338,7 @@ fn agreement_chart(campaign: &Campaign) -> String {
     let step = round_step(y.most, 6);
     let marks: Vec<(f64, String)> = ticks(y.most, step)
         .into_iter()
-        .map(|value| (value, number(value)))
+        .map(|value| (value, plain(value)))
         .collect();
     drawing.x_axis(x, y, &marks, "published MB/s");
     let within = campaign.within_pct / 100.0;
@@ -350,6 +384,7 @@ mod tests {
         ] {
             assert!(page.contains(part), "no {part}");
         }
+        assert!(page.contains(">1 MiB</th>") && !page.contains("1024 KiB"));
         let raw = of("sf1222-raw").html("0");
         flaz_page::well_formed::elements(&raw).unwrap();
         assert_eq!(raw.matches("<figure>").count(), 2);

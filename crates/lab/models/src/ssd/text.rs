@@ -72,15 +72,16 @@ impl Evaluation {
         table.text(colour)
     }
 
-    fn records_table(&self, colour: bool) -> String {
+    /// The record sizes, as heads of columns.
+    pub(super) fn record_heads(&self) -> &'static [&'static str] {
         const HEADS: [&str; 6] = ["4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB"];
         let shown = self.data.first().map_or(0, |data| data.records.len());
+        &HEADS[HEADS.len() - shown..]
+    }
+
+    fn records_table(&self, colour: bool) -> String {
         let mut heads = vec![("data", Align::Left)];
-        heads.extend(
-            HEADS[HEADS.len() - shown..]
-                .iter()
-                .map(|head| (*head, Align::Right)),
-        );
+        heads.extend(self.record_heads().iter().map(|head| (*head, Align::Right)));
         let mut table = Table::new(heads);
         for data in &self.data {
             let rates = data
@@ -131,6 +132,14 @@ pub fn life(data: &Data) -> String {
     format!("{:.0} TB, {years} years", data.life_bytes / 1e12)
 }
 
+/// A difference in percent; zero has no sign.
+pub(super) fn difference(percent: f64) -> String {
+    match format!("{percent:+.1}").as_str() {
+        "+0.0" | "-0.0" => "0.0 %".to_owned(),
+        text => format!("{text} %"),
+    }
+}
+
 /// A price, if it is known.
 #[must_use]
 pub fn dollars(price: Option<f64>) -> String {
@@ -169,7 +178,7 @@ impl Campaign {
                 format!("{:.2}", figure.stored_fraction),
                 format!("{:.1}", figure.published_mb_per_s),
                 format!("{:.1}", figure.predicted_mb_per_s),
-                format!("{:+.1} %", figure.difference_pct),
+                difference(figure.difference_pct),
             ]);
             row.push((figure.standing.to_string(), style));
             table.push(row);
@@ -230,6 +239,8 @@ mod tests {
             "artefact (6): above the speed of the link",
             "slower than data of which the flash stores more",
             "Fitted: the two numbers of reads",
+            " 256 KiB      1 MiB      4 MiB",
+            "196.6       0.0 %  fitted",
         ] {
             assert!(text.contains(part), "no '{part}' in\n{text}");
         }
