@@ -1,38 +1,34 @@
 //! The report for a browser.
 
+use std::f64::consts::SQRT_2;
 use std::fmt::Write;
 
 use flaz_control::size::HumanBytes;
-use flaz_page::document;
-use flaz_page::drawing::{Drawing, Scale};
+use flaz_page::drawing::{Drawing, Scale, labels_height, plain, round_step, ticks};
 use flaz_page::table::table;
-use flaz_page::text::escape;
+use flaz_page::text::{escape, prose};
+use flaz_page::{SERIES_STYLE, document, series_class};
 
 use crate::report::{CurveReport, PointReport, ReplayReport};
 use crate::text::{HEADS, INDEX_HEADS, cells, facts, index_cells, ratio};
 
 const STYLE: &str = "\
-:root { --c0: #1f6feb; --c1: #c2410c; --c2: #15803d; --c3: #7e22ce; --c4: #a16207; --c5: #0f766e; }
-@media (prefers-color-scheme: dark) { :root { --c0: #6ea8fe; --c1: #fb923c; --c2: #4ade80; --c3: #c084fc; --c4: #facc15; --c5: #2dd4bf; } }
 figure { max-width: 860px; }
 figure + figure { margin-top: 16px; }
-table { font-size: 15px; } th, td { padding: 7px 9px; } .facts td { text-align: left; white-space: normal; }
-svg .c0 { stroke: var(--c0); } svg .c1 { stroke: var(--c1); } svg .c2 { stroke: var(--c2); }
-svg .c3 { stroke: var(--c3); } svg .c4 { stroke: var(--c4); } svg .c5 { stroke: var(--c5); }
-svg .dot, svg .band { stroke: none; } svg .band { opacity: 0.15; }
-svg .band.c0 { fill: var(--c0); } svg .band.c1 { fill: var(--c1); } svg .band.c2 { fill: var(--c2); }
-svg .band.c3 { fill: var(--c3); } svg .band.c4 { fill: var(--c4); } svg .band.c5 { fill: var(--c5); }
-svg .dot.c0, svg text.c0 { fill: var(--c0); stroke: none; } svg .dot.c1, svg text.c1 { fill: var(--c1); stroke: none; }
-svg .dot.c2, svg text.c2 { fill: var(--c2); stroke: none; } svg .dot.c3, svg text.c3 { fill: var(--c3); stroke: none; }
-svg .dot.c4, svg text.c4 { fill: var(--c4); stroke: none; } svg .dot.c5, svg text.c5 { fill: var(--c5); stroke: none; }
+table { font-size: 15px; } th, td { padding: 7px 9px; }
+svg .band { opacity: 0.15; }
+svg .without { stroke: var(--soft); } svg text.without { stroke: none; }
 ";
-/// Number of colours.
-const COLOURS: usize = 6;
 /// So many sizes have a mark of their own.
 const SIZES_MARKED_MAX: usize = 6;
-const WIDTH: f64 = 640.0;
+/// Room beside the sizes on the axis, as a factor.
+const SIZES_ROOM: f64 = 1.2;
+const WIDTH: f64 = 700.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 490.0;
+const TOP: f64 = 14.0;
+/// Place of the lowest label above the horizontal axis.
+const LABELS_END: f64 = 5.0;
 
 /// The page.
 #[must_use]
@@ -41,7 +37,7 @@ pub fn page(report: &ReplayReport, version: &str) -> String {
     let mut main = format!(
         "<p class=\"kicker\">flaz lab replay {}</p>\n<h1>How large a cache?</h1>\n<p class=\"lead\">{}.</p>\n",
         escape(&name.to_string()),
-        escape(&report.recommendation)
+        prose(&report.recommendation)
     );
     // Writing to a String does not fail.
     let _ = write!(
@@ -58,22 +54,24 @@ pub fn page(report: &ReplayReport, version: &str) -> String {
     );
     main.push_str("<h2>Replays</h2>\n");
     main.push_str(&table(
-        "",
+        "names-3",
         &HEADS,
         report.results.iter().map(|it| cells(it).to_vec()),
     ));
     let index: Vec<_> = report.results.iter().filter_map(index_cells).collect();
     if !index.is_empty() {
         main.push_str("<h2>Index pages</h2>\n");
-        main.push_str(&table("", &INDEX_HEADS, index.into_iter().map(|it| it.to_vec())));
+        main.push_str(&table(
+            "names-3",
+            &INDEX_HEADS,
+            index.into_iter().map(|it| it.to_vec()),
+        ));
     }
-    main.push_str("<h2>What was replayed</h2>\n");
-    let facts = facts(report).into_iter();
-    main.push_str(&table(
-        "facts",
-        &["", ""],
-        facts.map(|(name, text)| vec![name.to_owned(), text]),
-    ));
+    main.push_str("<h2>What was replayed</h2>\n<dl>\n");
+    for (name, text) in facts(report) {
+        let _ = writeln!(main, "<dt>{name}</dt><dd>{}</dd>", prose(&text));
+    }
+    main.push_str("</dl>\n");
     let errors = report.curves.iter().map(|it| {
         let points = |error: f64| format!("{:.1} points", error * 100.0);
         let error = it.error_max.map_or("-".to_owned(), points);
@@ -83,20 +81,26 @@ pub fn page(report: &ReplayReport, version: &str) -> String {
     let heads = ["Curve", "Largest difference from the replays"];
     main.push_str(&table("", &heads, errors));
     let _ = writeln!(main, "<footer>flaz {}</footer>", escape(version));
-    document("flaz lab replay", STYLE, &main)
+    document("flaz lab replay", &format!("{SERIES_STYLE}{STYLE}"), &main)
 }
 
 fn label(codec: &str, policy: &str) -> String {
     format!("{codec}, {policy}")
 }
 
-/// The colour of a codec and policy.
+/// The bottom of the charts: their labels have room above it.
+fn bottom(report: &ReplayReport) -> f64 {
+    // One more for the line without a cache.
+    (TOP + labels_height(report.curves.len() + 1) + LABELS_END).max(255.0)
+}
+
+/// The classes of a codec and policy.
 fn class(report: &ReplayReport, codec: &str, policy: &str) -> String {
     let number = report
         .curves
         .iter()
         .position(|it| it.codec == codec && it.policy == policy);
-    format!("c{}", number.unwrap_or(0) % COLOURS)
+    series_class(number.unwrap_or(0))
 }
 
 /// The axis of the capacities, and its marks.
@@ -138,11 +142,11 @@ fn hits(report: &ReplayReport) -> String {
     let y = Scale {
         least: 0.0,
         most: 1.0,
-        from: 255.0,
-        to: 14.0,
+        from: bottom(report),
+        to: TOP,
         logarithmic: false,
     };
-    let mut drawing = Drawing::new(WIDTH, 301.0, "Hit ratio by capacity");
+    let mut drawing = Drawing::new(WIDTH, y.from + 46.0, "Hit ratio by capacity");
     let ticks: Vec<(f64, String)> = (0..=5)
         .map(|tick| f64::from(tick) / 5.0)
         .map(|it| (it, format!("{:.0} %", it * 100.0)))
@@ -180,14 +184,15 @@ fn hits(report: &ReplayReport) -> String {
             &title,
         );
     }
-    name(&mut drawing, labels);
+    name(&mut drawing, labels, y);
     drawing.finish()
 }
 
 /// Labels beside the ends of lines.
-fn name(drawing: &mut Drawing, labels: Vec<(f64, String, String)>) {
+fn name(drawing: &mut Drawing, labels: Vec<(f64, String, String)>, y: Scale) {
     let labels = labels.into_iter().map(|(at, text, class)| (at, class, text));
-    drawing.labels(RIGHT + 10.0, labels.collect(), (20.0, 250.0));
+    let limits = (y.to + 6.0, y.from - LABELS_END);
+    drawing.labels_with_lines(RIGHT + 10.0, labels.collect(), limits);
 }
 
 fn latencies(report: &ReplayReport) -> String {
@@ -202,7 +207,9 @@ fn latencies(report: &ReplayReport) -> String {
     let (least, most) = sizes.fold((u64::MAX, 1), |(least, most), size| {
         (least.min(size), most.max(size))
     });
-    let (x, powers) = capacities(least, most);
+    // Room beside the first size and the last one; a single one is in the middle.
+    let room = if least == most { SQRT_2 } else { SIZES_ROOM };
+    let (x, powers) = capacities((least as f64 / room) as u64, (most as f64 * room) as u64);
     let mut marks: Vec<u64> = report.results.iter().map(|it| it.cache_bytes).collect();
     marks.sort_unstable();
     marks.dedup();
@@ -220,23 +227,23 @@ fn latencies(report: &ReplayReport) -> String {
         .map(|it| it.read.mean_us / 1000.0)
         .fold(without, f64::max)
         .max(0.001);
-    let step = flaz_page::drawing::round_step(slowest, 5);
+    let step = round_step(slowest, 5);
     let y = Scale {
         least: 0.0,
         most: (slowest / step).ceil() * step,
-        from: 255.0,
-        to: 14.0,
+        from: bottom(report),
+        to: TOP,
         logarithmic: false,
     };
-    let mut drawing = Drawing::new(WIDTH, 301.0, "Mean latency of a read by capacity");
-    let ticks: Vec<(f64, String)> = flaz_page::drawing::ticks(y.most, step)
+    let mut drawing = Drawing::new(WIDTH, y.from + 46.0, "Mean latency of a read by capacity");
+    let ticks: Vec<(f64, String)> = ticks(y.most, step)
         .into_iter()
-        .map(|it| (it, format!("{it} ms")))
+        .map(|it| (it, format!("{} ms", plain(it))))
         .collect();
     drawing.y_axis(x, y, &ticks, None);
     drawing.x_axis(x, y, &marks, "Size of the cache device");
-    drawing.line("axis", (LEFT, y.at(without)), (RIGHT, y.at(without)));
-    let mut labels = vec![(y.at(without), "no cache".to_owned(), String::new())];
+    drawing.line("line without", (LEFT, y.at(without)), (RIGHT, y.at(without)));
+    let mut labels = vec![(y.at(without), "no cache".to_owned(), "without".to_owned())];
     for curve in &report.curves {
         let class = class(report, &curve.codec, &curve.policy);
         let mut results = of(curve);
@@ -247,8 +254,9 @@ fn latencies(report: &ReplayReport) -> String {
         drawing.path(&format!("line {class}"), &line);
         for (place, result) in line.iter().zip(&results) {
             let title = format!(
-                "{}: {:.3} ms",
+                "{}, {}: {:.3} ms",
                 HumanBytes(result.cache_bytes),
+                label(&result.codec, &result.policy),
                 result.read.mean_us / 1000.0
             );
             drawing.dot(&format!("dot {class}"), *place, 5.0, &title);
@@ -257,6 +265,6 @@ fn latencies(report: &ReplayReport) -> String {
             labels.push((*end, label(&curve.codec, &curve.policy), class));
         }
     }
-    name(&mut drawing, labels);
+    name(&mut drawing, labels, y);
     drawing.finish()
 }

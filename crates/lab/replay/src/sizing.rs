@@ -345,7 +345,7 @@ fn recommendation(results: &[ResultReport], without_us: f64) -> String {
         return "no cache was replayed".to_owned();
     };
     let life = best.life_years.map_or(String::new(), |years| {
-        format!("; the SSD lasts {}", text::life(years))
+        format!("; the SSD lasts {}", text::life(years).replace('>', "more than"))
     });
     let largest = results.iter().map(|it| it.cache_bytes).max() == Some(best.cache_bytes);
     let limit = if largest {
