@@ -3,28 +3,19 @@
 use std::fmt::Write;
 
 use flaz_control::size::counted;
-use flaz_page::document;
-use flaz_page::drawing::{Drawing, Scale, round_step, ticks};
+use flaz_page::drawing::{Drawing, Scale, plain, round_step, ticks};
 use flaz_page::table::table;
-use flaz_page::text::escape;
+use flaz_page::text::{escape, prose};
+use flaz_page::{SERIES_STYLE, document, series_class};
 
 use crate::report::{EvaluationReport, SizeReport};
-use crate::text::tables;
+use crate::text::{percent, tables};
 
 const STYLE: &str = "\
-:root { --c0: #1f6feb; --c1: #c2410c; --c2: #15803d; --c3: #7e22ce; }
-@media (prefers-color-scheme: dark) { :root { --c0: #6ea8fe; --c1: #fb923c; --c2: #4ade80; --c3: #c084fc; } }
 figure { max-width: 860px; } figure + figure { margin-top: 16px; } .scroll + figure { margin-top: 28px; }
 table { font-size: 15px; } th, td { padding: 6px 9px; }
-.names-2 :is(th, td):nth-child(-n + 2), .names-3 :is(th, td):nth-child(-n + 3) { text-align: left; }
 .names-2 :is(th, td):last-child { text-align: left; white-space: normal; }
-svg .c0 { stroke: var(--c0); } svg .c1 { stroke: var(--c1); } svg .c2 { stroke: var(--c2); } svg .c3 { stroke: var(--c3); }
-svg .bar.c0 { fill: var(--c0); } svg .bar.c1 { fill: var(--c1); } svg .bar.c2 { fill: var(--c2); } svg .bar.c3 { fill: var(--c3); }
-svg text.c0 { fill: var(--c0); stroke: none; } svg text.c1 { fill: var(--c1); stroke: none; }
-svg text.c2 { fill: var(--c2); stroke: none; } svg text.c3 { fill: var(--c3); stroke: none; }
 ";
-/// Number of colours.
-const COLOURS: usize = 4;
 const WIDTH: f64 = 720.0;
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 600.0;
@@ -61,7 +52,7 @@ pub fn page(report: &EvaluationReport, version: &str) -> String {
     }
     let _ = write!(
         main,
-        "<figure>\n<figcaption><h3>Throughput while reclaiming</h3><p>Of each tenth of a second beside the mean.</p></figcaption>\n\
+        "<figure>\n<figcaption><h3>Throughput while reclaiming</h3><p>Of each tenth of a second, as a multiple of the mean.</p></figcaption>\n\
          <div class=\"plot\">{}</div></figure>\n",
         windows(report)
     );
@@ -69,7 +60,7 @@ pub fn page(report: &EvaluationReport, version: &str) -> String {
         section(&mut main, it);
     }
     let _ = writeln!(main, "<footer>flaz {}</footer>", escape(version));
-    document("flaz lab evaluate", STYLE, &main)
+    document("flaz lab evaluate", &format!("{SERIES_STYLE}{STYLE}"), &main)
 }
 
 fn scale(least: f64, most: f64, from: f64, to: f64) -> Scale {
@@ -97,9 +88,8 @@ fn gains(rows: &[&SizeReport]) -> String {
     );
     let mut drawing = Drawing::new(WIDTH, 270.0, "Gain by machine and cache size");
     let marks = ticks(most - least, step).into_iter().map(|it| it + least);
-    let marks: Vec<_> = marks.map(|it| (it, format!("{it:+.0} %"))).collect();
+    let marks: Vec<_> = marks.map(|it| (it, format!("{} %", signed(it)))).collect();
     drawing.y_axis(x, y, &marks, None);
-    drawing.line("axis", (LEFT, y.at(0.0)), (RIGHT, y.at(0.0)));
     let slot = (RIGHT - LEFT) / rows.len().max(1) as f64;
     let mut labels = Vec::new();
     for (number, row) in rows.iter().enumerate() {
@@ -107,12 +97,17 @@ fn gains(rows: &[&SizeReport]) -> String {
         let width = slot * 0.8 / row.compressed.len().max(1) as f64;
         for (codec, it) in row.compressed.iter().enumerate() {
             let (a, b) = (y.at(it.gain_percent), y.at(0.0));
-            let class = format!("c{}", codec % COLOURS);
+            let class = series_class(codec);
             drawing.rectangle(
                 &format!("bar {class}"),
                 (left + slot * 0.1 + width * codec as f64, a.min(b)),
                 (width, (a - b).abs()),
-                &format!("{} on {}: {:+.0} %", it.cell.codec, row.machine, it.gain_percent),
+                &format!(
+                    "{} on {}: {}",
+                    it.cell.codec,
+                    row.machine,
+                    percent(it.gain_percent)
+                ),
             );
             if number == 0 {
                 labels.push((y.at(most) + 10.0, class, it.cell.codec.clone()));
@@ -125,6 +120,15 @@ fn gains(rows: &[&SizeReport]) -> String {
     }
     drawing.labels(RIGHT + 10.0, labels, (20.0, BOTTOM));
     drawing.finish()
+}
+
+/// A tick with its sign.
+fn signed(value: f64) -> String {
+    let text = plain(value);
+    match text.starts_with('-') || text == "0" {
+        true => text,
+        false => format!("+{text}"),
+    }
 }
 
 fn windows(report: &EvaluationReport) -> String {
@@ -143,14 +147,14 @@ fn windows(report: &EvaluationReport) -> String {
     drawing.y_axis(x, y, &marks, None);
     let marks: Vec<_> = ticks(end, round_step(end, 6))
         .into_iter()
-        .map(|it| (it, format!("{it}")))
+        .map(|it| (it, plain(it)))
         .collect();
     drawing.x_axis(x, y, &marks, "Seconds");
     let mut labels = Vec::new();
     for (number, it) in report.reclaiming.iter().enumerate() {
         // The first line is that of no codec; the others have the colours of their bars.
         let count = report.reclaiming.len();
-        let class = format!("c{}", (number + count - 1) % count % COLOURS);
+        let class = series_class((number + count - 1) % count);
         let line: Vec<(f64, f64)> = (it.windows.iter().enumerate())
             .map(|(window, share)| (x.at((window as f64 + 0.5) * seconds), y.at(*share)))
             .collect();
@@ -166,7 +170,7 @@ fn windows(report: &EvaluationReport) -> String {
 fn section(main: &mut String, it: crate::text::Table) {
     let _ = writeln!(main, "<h2>{}</h2>", escape(it.title));
     if !it.paper.is_empty() {
-        let _ = writeln!(main, "<p>{}</p>", escape(&it.paper));
+        let _ = writeln!(main, "<p>{}</p>", prose(&it.paper));
     }
     let heads: Vec<&str> = it.heads.iter().map(AsRef::as_ref).collect();
     let class = format!("names-{}", it.names);

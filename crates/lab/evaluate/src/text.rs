@@ -116,7 +116,8 @@ fn goals(report: &EvaluationReport) -> Table {
         };
         let verdict = match it.met {
             true => "met".to_owned(),
-            false => format!("missed by {}", value(it.missing).trim_start_matches('+')),
+            false if it.unit == "%" => format!("missed by {:.0} points", it.missing),
+            false => format!("missed by {}", value(it.missing)),
         };
         vec![
             it.name.clone(),
@@ -130,7 +131,7 @@ fn goals(report: &EvaluationReport) -> Table {
     Table {
         title: "Goals, and the paper's values (compressed against uncompressed)",
         paper: String::new(),
-        heads: vec!["Goal", "", "Found", "Goal", "Paper", "Where"],
+        heads: vec!["Goal", "Result", "Found", "Wanted", "Paper", "Where"],
         names: 2,
         rows: rows.collect(),
     }
@@ -182,7 +183,7 @@ fn sizes(report: &EvaluationReport) -> Table {
             "Hits",
             "More hits",
             "Processor",
-            "",
+            "Over none",
             "Read",
         ],
         names: 3,
@@ -330,6 +331,23 @@ fn processor(report: &EvaluationReport) -> Table {
     }
 }
 
-fn percent(value: f64) -> String {
-    format!("{value:+.0} %")
+/// A percentage with its sign; zero has none.
+pub(crate) fn percent(value: f64) -> String {
+    match format!("{value:+.0}").as_str() {
+        "+0" | "-0" => "0 %".to_owned(),
+        text => format!("{text} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_has_no_sign() {
+        assert_eq!(
+            [0.3, -0.3, 0.5001, -12.0].map(percent),
+            ["0 %", "0 %", "+1 %", "-12 %"]
+        );
+    }
 }
