@@ -169,8 +169,9 @@ fn lacks(report: &AdviseReport) -> Option<String> {
     let widest = report.sizes.iter().map(half).fold(0.0, f64::max);
     (widest > HALF_WIDTH_MAX).then(|| {
         format!(
-            "Not enough reads yet: the intervals are up to +-{:.0} points wide, at most +-{:.0} are needed; ask again later.",
-            widest * 100.0,
+            "Not enough reads yet: the intervals are up to +-{:.1} points wide, at most +-{:.0} are needed; ask again later.",
+            // Rounded up, so that it is more than the most.
+            (widest * 1000.0).ceil() / 10.0,
             HALF_WIDTH_MAX * 100.0
         )
     })
@@ -285,6 +286,11 @@ mod tests {
         assert_eq!(lacks(&wide), None);
         wide.sizes[3].hit_ratio.low = 0.5;
         assert!(lacks(&wide).is_some_and(|why| why.contains("intervals")));
+        // More than the most, also by less than a tenth of a point.
+        let most = HALF_WIDTH_MAX + 0.0004;
+        (wide.sizes[3].hit_ratio.low, wide.sizes[3].hit_ratio.high) = (0.8 - most, 0.8 + most);
+        let why = lacks(&wide).expect("too wide");
+        assert!(why.contains("+-5.1 points wide, at most +-5 are"), "{why}");
     }
 
     #[test]

@@ -5,16 +5,16 @@ use std::fmt::Write;
 use flaz_page::document;
 use flaz_page::drawing::{Drawing, Scale, round_step};
 use flaz_page::table::table;
-use flaz_page::text::escape;
+use flaz_page::text::{escape, prose};
 
-use super::text::{measured, multiple, ratio, saved};
+use super::text::{has_estimates, measured, multiple, ratio, saved};
 use crate::report::AdviseReport;
 use crate::size::{HumanBytes, HumanCount, HumanMicros};
 
 const STYLE: &str = "\
 :root { --curve: #1f6feb; --band: #cfe0fb; --now: #c2410c; }
 @media (prefers-color-scheme: dark) { :root { --curve: #6ea8fe; --band: #24395a; --now: #fb923c; } }
-figure { max-width: 760px; }
+figure { max-width: 640px; }
 svg .curve { stroke: var(--curve); }
 svg .band { fill: var(--band); }
 svg .point { fill: var(--curve); }
@@ -27,28 +27,37 @@ pub(super) fn page(report: &AdviseReport) -> String {
     let mut main = format!(
         "<p class=\"kicker\">flaz advise {}</p>\n<h1>{}</h1>\n<p class=\"lead\">{}; {}; codec {}.</p>\n",
         escape(&report.cache.display().to_string()),
-        escape(&report.recommendation),
+        prose(&report.recommendation),
         HumanBytes(report.capacity_bytes),
-        escape(&measured(report)),
+        prose(&measured(report)),
         report.codec
     );
-    let _ = write!(
-        main,
-        "<figure>\n<figcaption><h3>Hit ratio by capacity</h3><p>The band is a 95 % interval.</p></figcaption>\n{}</figure>\n",
-        curve(report)
-    );
-    sizes(&mut main, report);
+    if has_estimates(report) {
+        let _ = write!(
+            main,
+            "<figure>\n<figcaption><h3>Hit ratio by capacity</h3><p>The band is a 95 % interval.</p></figcaption>\n\
+             <div class=\"plot\">{}</div></figure>\n",
+            curve(report)
+        );
+        sizes(&mut main, report);
+    }
     codecs(&mut main, report);
     let window = &report.window;
     let _ = write!(
         main,
         "<h2>The estimate</h2>\n<p>{} blocks were read; older reads count less, half after {:.0} hours. {} of the reads were of \
-         sampled blocks: one block in {}. Simulated caches up to {} of the capacity have been full.</p>\n<footer>flaz {}</footer>\n",
+         sampled blocks: one block in {}. {}.</p>\n<footer>flaz {}</footer>\n",
         HumanCount(window.blocks as u64),
         window.half_life_s / 3600.0,
         HumanCount(window.sampled_blocks as u64),
         HumanCount(window.sampled_one_in),
-        multiple(window.filled_to),
+        match window.filled_to > 0.0 {
+            true => format!(
+                "Simulated caches up to {} of the capacity have been full",
+                multiple(window.filled_to)
+            ),
+            false => "No simulated cache has been full".to_owned(),
+        },
         env!("CARGO_PKG_VERSION")
     );
     document("flaz advise", STYLE, &main)
@@ -126,7 +135,9 @@ fn curve(report: &AdviseReport) -> String {
         drawing.dot(class, place(it, point.hit_ratio.value), 5.0, &title);
         if it == 1.0 {
             let (left, top) = place(it, point.hit_ratio.value);
-            drawing.text("line-label now", "start", (left + 10.0, top + 18.0), "now");
+            // Below the curve, unless the axis is there.
+            let below = if top + 24.0 < y.from { 18.0 } else { -10.0 };
+            drawing.text("line-label now", "start", (left + 10.0, top + below), "now");
         }
     }
     drawing.finish()

@@ -117,7 +117,15 @@ fn without_reads_the_page_says_so() {
         page.contains("  no simulated cache has been full: a lower bound\n"),
         "{page}"
     );
-    html::page(&report);
+    // Estimates without reads would be zeroes.
+    let html = html::page(&report);
+    for zero in ["0.00 us", "0.0 +- ", "Hits by capacity"] {
+        assert!(!page.contains(zero), "{page}");
+    }
+    assert!(
+        !html.contains("<figure") && html.contains("No simulated cache has been full."),
+        "{html}"
+    );
 }
 
 #[test]
@@ -128,4 +136,8 @@ fn the_html_page_is_well_formed() {
         "{page}"
     );
     assert!(page.contains("nvme-&lt;long"), "escaped");
+    assert!(
+        page.contains("71.0 ± 2.0 %") && page.contains("120\u{a0}µs"),
+        "{page}"
+    );
 }

@@ -9,7 +9,7 @@ use crate::report::{AdvisePoint, AdviseRatio, AdviseReport};
 use crate::size::{HumanBytes, HumanCount, HumanDuration, HumanMicros};
 
 /// Lines of the curve.
-const CURVE_LINES: usize = 10;
+const CURVE_LINES: usize = 11;
 /// Columns of a step of the curve.
 const STEP_COLUMNS: usize = 4;
 /// Columns of a line.
@@ -19,14 +19,23 @@ const COLUMNS: usize = 80;
 pub(super) fn page(report: &AdviseReport, colour: bool) -> String {
     let mut page = String::new();
     state(&mut page, report);
-    sizes(&mut page, report);
+    if has_estimates(report) {
+        sizes(&mut page, report);
+    }
     codecs(&mut page, report);
-    curve(&mut page, report, colour);
+    if has_estimates(report) {
+        curve(&mut page, report, colour);
+    }
     let recommendation = wrapped(&report.recommendation, COLUMNS);
     let (before, after) = if colour { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
     // Writing to a String does not fail.
     let _ = writeln!(page, "\n{before}{recommendation}{after}");
     page
+}
+
+/// Whether sampled blocks were read: without them, all hit ratios are 0.
+pub(super) fn has_estimates(report: &AdviseReport) -> bool {
+    report.window.sampled_blocks > 0.0
 }
 
 fn state(page: &mut String, report: &AdviseReport) {
