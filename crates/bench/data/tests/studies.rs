@@ -294,6 +294,8 @@ fn the_given_cache_size_is_assessed() {
     ] {
         assert!(page.contains(part), "{part} is missing in\n{page}");
     }
+    let mut lines = page.lines().filter(|line| !line.starts_with("Studied"));
+    assert!(lines.all(|line| line.chars().count() <= 120), "{page}");
     // A cache that is larger than the data holds no more than all of it.
     let large = run(&StudyOptions {
         cache_bytes: Some(64 * MIB),

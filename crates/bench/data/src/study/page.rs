@@ -217,13 +217,16 @@ fn outlook(page: &mut String, report: &StudyReport) {
             page,
             &ssd.codec.to_string(),
             &format!(
-                "sequential writes up to {:.2}x as fast, {:.2}x the modelled lifetime; random writes on a full drive {:.1}x \
-                 the modelled lifetime (write amplification {:.2} instead of {:.2})",
-                ssd.sequential_write_gain_max,
-                ssd.sequential_lifetime_gain,
-                ssd.random_lifetime_gain,
-                ssd.write_amplification_compressed,
-                ssd.write_amplification_plain
+                "sequential writes up to {:.2}x as fast, {:.2}x the modelled lifetime;",
+                ssd.sequential_write_gain_max, ssd.sequential_lifetime_gain,
+            ),
+        );
+        line(
+            page,
+            "",
+            &format!(
+                "random writes on a full drive {:.1}x the modelled lifetime (write amplification {:.2} instead of {:.2})",
+                ssd.random_lifetime_gain, ssd.write_amplification_compressed, ssd.write_amplification_plain
             ),
         );
     }
