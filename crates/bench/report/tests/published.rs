@@ -156,7 +156,7 @@ fn the_page_has_a_row_per_cell_and_the_counts() {
     let rows = page.lines().filter(|line| line.contains("iB/s  ")).count();
     assert_eq!(rows, 78, "{page}");
     for part in [
-        "table of differences from A, 156 cells",
+        "table of differences, 156 cells",
         "Welch 51, after Benjamini-Hochberg 49, after Holm 36",
         "Standard deviation rule: 52",
         "78 cells only in B: write of 1 MiB at 75 %",

@@ -32,7 +32,7 @@ impl Kind {
         match self {
             Self::Campaign => "campaign",
             Self::RateTable => "table of means",
-            Self::DifferenceTable => "table of differences from A",
+            Self::DifferenceTable => "table of differences",
             Self::Fio => "fio output",
             Self::Iozone => "IOzone output",
         }
