@@ -477,7 +477,7 @@ pub struct IdleArgs {
 #[command(after_help = "\
 In write-back, dirty blocks stay on the cache device until they are written back. `flush` writes all of them \
 to the origin, then returns; clients are not interrupted. If the cache is not running, \
-`flush` opens it for this purpose.
+`flush` opens it for this purpose. After Ctrl-C, writeback continues at its usual pace.
 
 Example:
   flaz flush /dev/nvme0n1p3")]
@@ -500,6 +500,8 @@ Writes all dirty blocks to the origin, stops the daemon if one is running, and m
 origin is then complete and can be used without flaz, and the cache device can be reused or served again. While NBD \
 clients are connected, or the block device is mounted or open, `detach` refuses and names them. With --force, NBD clients \
 are disconnected; a block device in use is refused all the same.
+
+After Ctrl-C, the cache is not detached: the daemon serves it as before, in the same mode. Run `detach` again to continue.
 
 Example:
   flaz detach /dev/nvme0n1p3")]

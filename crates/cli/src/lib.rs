@@ -29,6 +29,7 @@ pub mod commands;
 pub mod configuration;
 pub mod demo;
 pub mod error;
+mod interrupt;
 pub mod lab;
 pub mod log;
 pub mod number;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use flaz_cli::control::{ControlHandler, Reply, Request, Server};
+use flaz_cli::control::{Asker, ControlHandler, Reply, Request, Server};
 use flaz_cli::report::example::example;
 use flaz_cli::report::{FrontEndSizeReport, VolumeResizeReport};
 use serde_json::{Map, Value};
@@ -350,7 +350,7 @@ fn json(folder: &Path, line: &str) -> Value {
 struct Fake;
 
 impl ControlHandler for Fake {
-    fn handle(&self, request: Request) -> Reply {
+    fn handle(&self, request: Request, _: Asker<'_>) -> Reply {
         match request {
             Request::Set(_) => Reply::Settings(example().settings.unwrap()),
             Request::Flush {} => Reply::Left { dirty_blocks: 3 },

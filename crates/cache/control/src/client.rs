@@ -12,6 +12,8 @@ use crate::protocol::{REPLY_LINE_MAX, Reply, Request};
 /// How long a daemon may take to answer a request.
 pub const ANSWER: Duration = Duration::from_secs(10);
 
+/// How often a client that waits looks whether it was interrupted.
+const LOOK: Duration = Duration::from_millis(100);
 /// Advice about a daemon that does not answer.
 const HUNG: &str = ": a device may be slow; see the log of the daemon, and try again";
 /// With this a server of NBD greets its clients.
@@ -72,13 +74,27 @@ impl Client {
     /// # Errors
     /// No reply, an invalid reply, or a refusal.
     pub fn ask(&mut self, request: &Request, timeout: Duration) -> Result<Reply, ControlError> {
+        self.ask_unless(&|| false, request, timeout)
+    }
+
+    /// The same for a request that takes long, until `interrupted` is true. The daemon gives the request up when this connection
+    /// is closed.
+    ///
+    /// # Errors
+    /// The same, or [`ControlError::Interrupted`].
+    pub fn ask_unless(
+        &mut self,
+        interrupted: &dyn Fn() -> bool,
+        request: &Request,
+        timeout: Duration,
+    ) -> Result<Reply, ControlError> {
         let deadline = Instant::now() + timeout;
         let late = |path: &Path| ControlError::TimedOut {
             path: path.to_owned(),
             seconds: timeout.as_secs_f64(),
             advice: match request {
                 Request::Stop { .. } => ": it is still stopping; --timeout SECONDS waits longer",
-                Request::Status {} | Request::Advise {} => HUNG,
+                Request::Status {} | Request::Advise {} | Request::Flush {} | Request::Detach { .. } => HUNG,
                 _ => ": the request may still take effect; see `flaz status` and the log of the daemon",
             },
         };
@@ -104,12 +120,17 @@ impl Client {
             if left.is_zero() {
                 return Err(late(&path));
             }
-            self.stream.get_ref().set_read_timeout(Some(left)).map_err(talk)?;
+            if interrupted() {
+                return Err(ControlError::Interrupted);
+            }
+            let wait = Some(left.min(LOOK));
+            self.stream.get_ref().set_read_timeout(wait).map_err(talk)?;
             let room = (REPLY_LINE_MAX - line.len()) as u64;
             match (&mut self.stream).take(room).read_until(b'\n', &mut line) {
                 Ok(_) => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) if line.starts_with(NBD_GREETING) => break,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(error) => return Err(talk(error)),
             }
         }

@@ -91,6 +91,9 @@ pub enum ControlError {
         /// The daemon's message.
         message: String,
     },
+    /// The client does not wait any longer.
+    #[error("interrupted")]
+    Interrupted,
     /// A server of NBD listens there.
     #[error("{}: this is an NBD address, not a control socket: omit --control, or see `flaz list`", path.display())]
     Nbd {

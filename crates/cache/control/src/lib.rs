@@ -34,4 +34,4 @@ mod tests;
 pub use client::Client;
 pub use error::{ControlError, chain};
 pub use protocol::{Reply, Request};
-pub use server::{ControlHandler, Server};
+pub use server::{Asker, ControlHandler, Server};

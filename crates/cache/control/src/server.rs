@@ -25,8 +25,7 @@ use crate::protocol::{REQUEST_LINE_MAX, Reply, Request};
 
 /// Maximum number of clients.
 pub const CLIENTS_MAX: usize = 16;
-/// Maximum number of their threads: a thread that waits for the end of a flush or a stop continues after its client has
-/// left.
+/// Maximum number of their threads: a thread that waits for the end of a stop continues after its client has left.
 pub const THREADS_MAX: usize = 64;
 /// How long a client may be silent.
 pub const IDLE: Duration = Duration::from_secs(30);
@@ -42,8 +41,22 @@ const BACKLOG: i32 = 16;
 
 /// Handles requests. Called from several threads at once; a `stop` that waits may block.
 pub trait ControlHandler: Send + Sync {
-    /// Handles one request.
-    fn handle(&self, request: Request) -> Reply;
+    /// Handles one request. One that takes long may be given up when its client has left.
+    fn handle(&self, request: Request, client: Asker<'_>) -> Reply;
+}
+
+/// The client that waits for the reply to a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker<'a>(&'a UnixStream);
+
+impl Asker<'_> {
+    /// Whether the client has closed the connection, or has ended.
+    #[must_use]
+    pub fn has_left(self) -> bool {
+        let mut events = [PollFd::new(self.0, PollFlags::empty())];
+        rustix::event::poll(&mut events, Some(&Timespec::default())).is_ok()
+            && events[0].revents().contains(PollFlags::HUP)
+    }
 }
 
 /// A control socket that is being served, until [`Server::close`] or drop.
@@ -321,16 +334,11 @@ fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), 
     Ok(())
 }
 
-/// Clients that have not left. A flush that a stalled origin delays may outlive its client.
+/// Clients that have not left. A stop that a stalled device delays may outlive its client.
 fn clients_there(shared: &Shared) -> usize {
-    let left = |stream: &UnixStream| {
-        let mut events = [PollFd::new(stream, PollFlags::empty())];
-        rustix::event::poll(&mut events, Some(&Timespec::default())).is_ok()
-            && events[0].revents().contains(PollFlags::HUP)
-    };
     lock_streams(shared)
         .iter()
-        .filter(|(_, stream)| !left(stream))
+        .filter(|(_, stream)| !Asker(stream).has_left())
         .count()
 }
 
@@ -373,7 +381,7 @@ fn serve_client(stream: &UnixStream, shared: &Shared) -> io::Result<()> {
             Line::Whole(line) => line,
         };
         let reply = match Request::parse(&line) {
-            Ok(request) => shared.handler.handle(request),
+            Ok(request) => shared.handler.handle(request, Asker(stream)),
             Err(error) => Reply::Refused(error.to_string()),
         };
         send(stream, &reply)?;

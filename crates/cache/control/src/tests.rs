@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::protocol::REQUEST_LINE_MAX;
 use super::server::CLIENTS_MAX;
-use super::{Client, ControlError, ControlHandler, Reply, Request, Server};
+use super::{Asker, Client, ControlError, ControlHandler, Reply, Request, Server};
 use crate::client::ANSWER;
 use crate::report::example::example;
 use crate::settings::SettingsPatch;
@@ -24,7 +24,7 @@ struct Fake {
 const STOP_TAKES: Duration = Duration::from_millis(300);
 
 impl ControlHandler for Fake {
-    fn handle(&self, request: Request) -> Reply {
+    fn handle(&self, request: Request, _: Asker<'_>) -> Reply {
         self.asked.fetch_add(1, Ordering::SeqCst);
         match request {
             Request::Status {} => Reply::Status(Box::new(example())),

@@ -4,6 +4,7 @@ mod make_room;
 mod resize;
 mod share;
 mod start;
+mod writeback;
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -23,7 +24,6 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shared_budget::SharedBudget;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
-use flaz_engine::volume::IoError;
 use flaz_nbd::limits::{BYTES_IN_FLIGHT_MAX, CONNECTIONS_MAX, RECEIVE_BUFFER_BYTES};
 use flaz_runtime::file::FileDevice;
 use flaz_runtime::{Config, Rt, Runtime};
@@ -48,12 +48,11 @@ pub(crate) const HOUSEKEEP_EVERY: Duration = Duration::from_secs(10);
 const LEAVING_WITHIN: Duration = Duration::from_secs(1);
 /// How long the threads have to write all dirty blocks to the origin: a slow disk and a large cache take hours.
 pub const CLEAN_WITHIN: Duration = Duration::from_secs(48 * 3600);
-/// Maximum number of further writeback passes in a detach, for writes that arrive while it begins.
-const CLEAN_TURNS_MAX: u32 = 3;
 
 pub use resize::Resize;
 pub use start::start;
 pub(crate) use start::{open_cache, threads_default};
+use writeback::Detach;
 
 /// How long a change of settings lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +83,9 @@ pub struct Daemon {
     started: Instant,
     opened: Opened,
     stopping: AtomicBool,
-    detaching: AtomicBool,
+    detach: Mutex<Detach>,
+    /// Held during a detach: a second one waits for it.
+    detaches: Mutex<()>,
     lifecycle: Mutex<Lifecycle>,
     devices: Devices,
     threads: Threads,
@@ -135,34 +136,6 @@ fn cut_off(connections: usize) -> String {
     )
 }
 
-/// Why writeback left dirty blocks although it met no error, and what to do. Blocks that are merely rewritten again and
-/// again must not be discarded.
-fn left_dirty(left: u64, damaged_blocks: u64) -> HostError {
-    if damaged_blocks > 0 {
-        return damaged(damaged_blocks);
-    }
-    format!(
-        "{} still dirty because clients rewrite data as fast as it is written back: try again when the clients \
-         write less, or stop them first",
-        counted(left, "block is", "blocks are")
-    )
-    .into()
-}
-
-/// What to do about dirty blocks that cannot be read.
-fn damaged(blocks: u64) -> HostError {
-    format!(
-        "{} damaged on the cache device: `flaz check` lists the byte ranges; overwrite these through the served \
-         device, or discard all dirty blocks with `flaz serve --discard-cache --discard-dirty`",
-        counted(
-            blocks,
-            "block cannot be written to the origin because it is",
-            "blocks cannot be written to the origin because they are"
-        )
-    )
-    .into()
-}
-
 impl Daemon {
     /// The state of the daemon, at any time until shutdown returns.
     ///
@@ -201,7 +174,7 @@ impl Daemon {
             origin_protection: self.origin_protection.as_deref(),
             started: self.started,
             opened: &self.opened,
-            stopping: self.stopping.load(Ordering::Relaxed),
+            stopping: self.stopping.load(Ordering::Relaxed) || *self.detach_state() == Detach::Complete,
             threads: self.threads.count(),
             task_bytes: parts.iter().map(|part| part.task_bytes).sum(),
             request_bytes_max: self.request_bytes_max(cache.shards),
@@ -268,7 +241,7 @@ impl Daemon {
             let lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
             next.write_budget.check(&lifecycle.superblock().geometry)?;
         }
-        if next.mode == Mode::WriteBack && self.detaching.load(Ordering::Relaxed) {
+        if next.mode == Mode::WriteBack && self.is_detaching() {
             return Err("the cache is being detached: write-back is no longer allowed".into());
         }
         if next.mode == Mode::WriteBack && settings.mode != Mode::WriteBack && !self.spec.read_only {
@@ -332,7 +305,7 @@ impl Daemon {
         }
         let grown = {
             let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.stopping.load(Ordering::SeqCst) || self.detaching.load(Ordering::SeqCst) {
+            if self.stopping.load(Ordering::SeqCst) || self.is_detaching() {
                 return Err("the daemon is stopping: resize the volume when it has stopped".into());
             }
             let around = self.devices.surroundings();
@@ -389,89 +362,6 @@ impl Daemon {
         Ok(())
     }
 
-    /// Writes all dirty blocks to the origin. Returns the number of blocks that are still dirty: written in the
-    /// meantime, or damaged.
-    ///
-    /// # Errors
-    /// Writeback fails.
-    pub fn clean(&self) -> Result<u64, HostError> {
-        let cleaned = self.threads.ask(CLEAN_WITHIN, Order::Clean)?;
-        let left = self.dirty_blocks()?;
-        if let Some(error) = cleaned.into_iter().find_map(Result::err) {
-            return Err(self.not_clean(left, &error));
-        }
-        if left == 0
-            && let Err(error) = self.settle()
-        {
-            tracing::warn!("the cache stays marked as dirty: {error}");
-        }
-        Ok(left)
-    }
-
-    /// Why blocks stay dirty, and what to do.
-    fn not_clean(&self, left: u64, error: &IoError) -> HostError {
-        let cache = self.spec.cache.display();
-        // Counted now, because some of the damaged blocks may have been overwritten since.
-        if let Ok(damaged_blocks @ 1..) = self.only_damage_left() {
-            return damaged(damaged_blocks);
-        }
-        let why = match error {
-            // The variant's own prefix is meant for a request and would repeat this message.
-            IoError::CacheFailed(why) => why.clone(),
-            _ => error.to_string(),
-        };
-        format!(
-            "{} still dirty and only on {cache}: {why}; keep that device, and try again when the problem is \
-             fixed",
-            counted(left, "block is", "blocks are")
-        )
-        .into()
-    }
-
-    fn dirty_blocks(&self) -> Result<u64, HostError> {
-        let parts = self.threads.ask(ANSWER_WITHIN, Order::State)?;
-        Ok(parts.iter().map(|part| part.dirty_blocks).sum())
-    }
-
-    /// Number of damaged dirty blocks, if nothing else hinders writeback; else 0.
-    fn only_damage_left(&self) -> Result<u64, HostError> {
-        let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
-        let failing = parts.iter().any(|part| part.total.holdings.writeback_failing > 0);
-        let damaged = parts.iter().map(|part| part.total.holdings.damaged_blocks).sum();
-        Ok(if failing { 0 } else { damaged })
-    }
-
-    fn damaged_blocks(&self) -> Result<u64, HostError> {
-        let parts = self.threads.ask(ANSWER_WITHIN, Order::Stats)?;
-        Ok(parts.iter().map(|part| part.total.holdings.damaged_blocks).sum())
-    }
-
-    /// Makes the origin complete: stops write-back and writes all dirty blocks to the origin. The next stop leaves an
-    /// empty cache.
-    ///
-    /// # Errors
-    /// Some blocks cannot be written to the origin; the cache is then still needed.
-    pub fn detach(&self) -> Result<(), HostError> {
-        if let Some(user) = self.front_ends.iter().find_map(|front_end| front_end.in_use()) {
-            return Err(format!("{user}: unmount it first, so that the cache can be taken away").into());
-        }
-        // From here on, `set` refuses write-back.
-        self.detaching.store(true, Ordering::SeqCst);
-        let before = self.settings.lock().unwrap_or_else(PoisonError::into_inner).mode;
-        // A stop that has already begun may have missed the flag and left the cache as it is. Both sides set their flag
-        // first and then read the other's, so that one of the two sees the other.
-        let done = self.bring_all().and_then(|()| self.not_stopping());
-        match &done {
-            Ok(()) => self.front_ends.iter().for_each(|front_end| front_end.detached()),
-            Err(_) => self.detaching.store(false, Ordering::Relaxed),
-        }
-        // The mode is not changed back: write-through adds no dirty blocks.
-        done.map_err(|error| match before {
-            Mode::WriteBack => format!("{error} (the mode is write-through now)").into(),
-            _ => error,
-        })
-    }
-
     /// What a stop would disconnect, or leave waiting for the next start: clients, and users of a block device.
     pub fn users(&self) -> Vec<String> {
         let deadline = Instant::now() + LEAVING_WITHIN;
@@ -486,37 +376,6 @@ impl Daemon {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-
-    fn not_stopping(&self) -> Result<(), HostError> {
-        if self.stopping.load(Ordering::SeqCst) {
-            return Err(
-                "the daemon is stopping: the cache may still contain dirty blocks; serve it again, then \
-                 detach it"
-                    .into(),
-            );
-        }
-        Ok(())
-    }
-
-    fn bring_all(&self) -> Result<(), HostError> {
-        let no_more = SettingsPatch {
-            mode: Some(Mode::WriteThrough),
-            ..SettingsPatch::default()
-        };
-        self.set(&no_more, Lasting::UntilRestart)?;
-        let mut left = self.clean()?;
-        for _ in 0..CLEAN_TURNS_MAX {
-            if left == 0 {
-                break;
-            }
-            // A write that was in progress when its shard had not yet seen the new mode.
-            left = self.clean()?;
-        }
-        if left > 0 {
-            return Err(left_dirty(left, self.damaged_blocks()?));
-        }
-        Ok(())
     }
 
     /// Stops accepting requests, completes those in flight, writes the index and the clean mark, and joins the threads.
@@ -551,9 +410,7 @@ impl Daemon {
 
     /// Closes the cache. Returns the number of dirty blocks.
     fn close(&self) -> Result<u64, HostError> {
-        // A detach that begins after this point sees `stopping` and fails.
-        let detaching = self.detaching.load(Ordering::SeqCst);
-        let leave = if detaching { Leave::Empty } else { Leave::Contents };
+        let leave = self.left_by_stop();
         let around = self.devices.surroundings();
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
         let close = lifecycle.close(&around, &self.threads, leave);
@@ -562,7 +419,7 @@ impl Daemon {
             return Ok(0);
         }
         let bytes = HumanBytes(dirty * BLOCK_BYTES as u64);
-        if detaching {
+        if leave == Leave::Empty {
             // A write that began before the mode changed and was acknowledged after the last writeback pass.
             return Err(format!(
                 "{bytes} of writes arrived during the detach and are only on {}: keep it, serve it again, and \

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use flaz_control::file::ServedFile;
 use flaz_control::settings::{SettingsPatch, text_after};
 use flaz_control::size::{HumanBytes, HumanDuration};
-use flaz_control::{ControlError, ControlHandler, Reply, Request, Server, chain};
+use flaz_control::{Asker, ControlError, ControlHandler, Reply, Request, Server, chain};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -297,7 +297,7 @@ impl Handler {
         Ok(Reply::Settings(settings))
     }
 
-    fn answer(&self, request: Request) -> Result<Reply, String> {
+    fn answer(&self, request: Request, client: Asker<'_>) -> Result<Reply, String> {
         match request {
             Request::Status {} => {
                 let report = self.running()?.status().map_err(|error| chain(error.as_ref()))?;
@@ -311,7 +311,10 @@ impl Handler {
             Request::Set(patch) => self.set(&patch, Lasting::Stored),
             Request::SetUntilRestart(patch) => self.set(&patch, Lasting::UntilRestart),
             Request::Flush {} => {
-                let dirty_blocks = self.running()?.clean().map_err(|error| chain(error.as_ref()))?;
+                let dirty_blocks = self
+                    .running()?
+                    .clean(&|| client.has_left())
+                    .map_err(|error| chain(error.as_ref()))?;
                 Ok(Reply::Left { dirty_blocks })
             }
             Request::Resize { size } => resized(self.running()?.resize(size)),
@@ -341,7 +344,9 @@ impl Handler {
                 if !users.is_empty() {
                     return Ok(Reply::InUse { users });
                 }
-                daemon.detach().map_err(|error| chain(error.as_ref()))?;
+                daemon
+                    .detach(&|| client.has_left())
+                    .map_err(|error| chain(error.as_ref()))?;
                 self.life.ask_to_stop(Reason::Detached);
                 self.life.wait_for_end().map(|_| Reply::Done)
             }
@@ -376,7 +381,7 @@ fn resized(outcome: Result<Resize, HostError>) -> Result<Reply, String> {
 }
 
 impl ControlHandler for Handler {
-    fn handle(&self, request: Request) -> Reply {
-        self.answer(request).unwrap_or_else(Reply::Refused)
+    fn handle(&self, request: Request, client: Asker<'_>) -> Reply {
+        self.answer(request, client).unwrap_or_else(Reply::Refused)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flaz_engine::cache::shard_set::{Reached, ShardSet, ShardsState, worst_load, worst_save};
 use flaz_engine::cache::{ShardsUnreachable, Trust};
@@ -28,6 +28,8 @@ const STOP_WITHIN: Duration = Duration::from_secs(300);
 const START_STALLED: Duration = Duration::from_secs(600);
 /// How often the progress of a recovery is checked, and reported to systemd.
 const PROGRESS_EVERY: Duration = Duration::from_secs(20);
+/// How often [`Threads::ask_unless`] looks whether anybody still needs the answers.
+const GONE_LOOK: Duration = Duration::from_millis(100);
 
 /// The parameters that are common to all threads.
 pub(crate) struct ThreadParts<'a> {
@@ -127,6 +129,28 @@ impl Threads {
     ) -> Reached<Vec<T>> {
         let wait = |answer: OneReceiver<T>| answer.recv_blocking(within);
         self.ask_and_wait(order, wait)
+    }
+
+    /// [`Threads::ask`] for an order that takes long, until `gone` says that nobody needs the answers. A thread gives the order
+    /// up when nobody waits for its answer.
+    ///
+    /// # Errors
+    /// As [`Threads::ask`], or nobody needs the answers.
+    pub(crate) fn ask_unless<T: Send>(
+        &self,
+        gone: &dyn Fn() -> bool,
+        within: Duration,
+        order: impl Fn(OneSender<T>) -> Order,
+    ) -> Reached<Vec<T>> {
+        let deadline = Instant::now() + within;
+        self.ask_and_wait(order, |answer| {
+            loop {
+                match answer.wait_blocking(GONE_LOOK) {
+                    Err(RecvTimeoutError::Timeout(_)) if !gone() && Instant::now() < deadline => {}
+                    done => return done,
+                }
+            }
+        })
     }
 
     /// [`Threads::ask`], with a way to wait for each answer.

@@ -4,6 +4,7 @@
 //! thread's mailbox. Threads without shards use the same mailboxes.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use flaz_engine::stats::{Latencies, StatsSnapshot};
 use flaz_engine::volume::IoError;
 use flaz_runtime::mailbox::{Receiver, Sender};
 use flaz_runtime::{Config, OneSender, Rt, Runtime};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select};
 
 use crate::device::{HostDevice, Production};
 use crate::device_timeout::DeviceTimeout;
@@ -31,6 +32,9 @@ use crate::state::StateFile;
 use crate::state_records::StateRecords;
 use crate::status::Cleaning;
 use crate::timed::Timed;
+
+/// How often a thread that writes all dirty blocks to the origin looks whether anybody still waits for it.
+const ABANDONED_LOOK: Duration = Duration::from_millis(100);
 
 /// The parameters of a thread.
 pub struct WorkerParts {
@@ -171,11 +175,7 @@ impl Worker {
                 }
                 let _ = reply.send(());
             }
-            Order::Clean(reply) => self.step(reply, async |group| {
-                let shards = group.shards();
-                let all = join_all(shards.iter().map(Shard::clean_all)).await;
-                Ok(all.into_iter().collect())
-            }),
+            Order::Clean(reply) => self.clean(reply),
             Order::Start(reply) => self.step(reply, async |group| group.start().await),
             Order::State(reply) => self.step(reply, async |group| group.state().await),
             Order::Stats(reply) => {
@@ -203,6 +203,33 @@ impl Worker {
         let shards = self.shards.clone();
         Rt.spawn(async move {
             if let Ok(outcome) = step(&shards.0.group).await {
+                // The receiver may have gone.
+                let _ = reply.send(outcome);
+            }
+        });
+    }
+
+    /// Writes all dirty blocks to the origin, as long as anybody waits for it.
+    fn clean(&self, reply: OneSender<Result<(), IoError>>) {
+        let shards = self.shards.clone();
+        Rt.spawn(async move {
+            let cleaned = async {
+                let shards = shards.0.group.shards();
+                let all = join_all(shards.iter().map(Shard::clean_all)).await;
+                Some(all.into_iter().collect::<Result<(), IoError>>())
+            };
+            let abandoned = async {
+                while !reply.is_abandoned() {
+                    Rt.sleep(ABANDONED_LOOK).await;
+                }
+                None
+            };
+            let outcome = {
+                let (cleaned, abandoned) = (pin!(cleaned), pin!(abandoned));
+                let (outcome, _) = select(cleaned, abandoned).await.factor_first();
+                outcome
+            };
+            if let Some(outcome) = outcome {
                 // The receiver may have gone.
                 let _ = reply.send(outcome);
             }

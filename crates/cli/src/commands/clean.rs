@@ -8,18 +8,22 @@ use std::time::Duration;
 use flaz_engine::settings::{AfterCrash, Mode};
 use flaz_engine::units::BLOCK_BYTES;
 use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::{output, target};
 use crate::args::{DetachArgs, FlushArgs, IdleArgs};
 use crate::control::client::ANSWER;
-use crate::control::{Reply, Request};
+use crate::control::{Client, ControlError, Reply, Request};
 use crate::error::Failure;
 use crate::host::{self, CLEAN_WITHIN, Daemon, HostError};
-use crate::report::FlushReport;
+use crate::interrupt::Interrupt;
+use crate::report::{CacheState, FlushReport};
 use crate::settings::SettingsPatch;
 use crate::size::HumanBytes;
 use flaz_server::ServeSpec;
 
+/// Signals that interrupt a command in order. Others end it at once; a daemon that it has asked notices that as well.
+const INTERRUPTS: [i32; 2] = [SIGINT, SIGTERM];
 /// Interval between two progress updates.
 const LOOK: Duration = Duration::from_millis(250);
 /// Additional time limit of a stop after writeback.
@@ -31,18 +35,22 @@ const STOP: Duration = Duration::from_secs(600);
 /// Some blocks stay dirty, or the cache cannot be reached or opened.
 pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
     let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
+    let waited = Waited {
+        cache,
+        control,
+        interrupt: Interrupt::by(&INTERRUPTS)?,
+    };
     let left = match target::find(cache, control)? {
-        Some(mut client) => {
-            let _progress = Progress::of_daemon(cache, control);
-            match client.ask(&Request::Flush {}, CLEAN_WITHIN)? {
-                Reply::Left { dirty_blocks } => dirty_blocks,
-                _ => return Err(client.unexpected("flush").into()),
-            }
-        }
+        Some(client) => waited.ask(client, &Request::Flush {}, CLEAN_WITHIN, |reply| match reply {
+            Reply::Left { dirty_blocks } => Some(dirty_blocks),
+            _ => None,
+        })?,
         None => {
             let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
-            alone(cache, &args.idle, Daemon::clean)
-                .map_err(Failure::host("writing dirty blocks to the origin of", cache))?
+            alone(cache, &args.idle, |daemon| {
+                daemon.clean(&|| waited.interrupt.is_asked())
+            })
+            .map_err(Failure::host("writing dirty blocks to the origin of", cache))?
         }
     };
     if args.json {
@@ -63,27 +71,92 @@ pub fn flush(args: &FlushArgs) -> Result<(), Failure> {
 /// The cache is in use, the origin cannot be made complete, or the cache cannot be reached or opened.
 pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
     let (cache, control) = (args.target.cache.as_deref(), args.target.control.as_deref());
+    let waited = Waited {
+        cache,
+        control,
+        interrupt: Interrupt::by(&INTERRUPTS)?,
+    };
     match target::find(cache, control)? {
-        Some(mut client) => {
-            let _progress = Progress::of_daemon(cache, control);
+        Some(client) => {
             let detach = Request::Detach { force: args.force };
-            match client.ask(&detach, CLEAN_WITHIN + STOP)? {
-                Reply::Done => {}
-                Reply::InUse { users } => {
-                    return Err(Failure::BadNews(format!(
-                        "not detached: {}: disconnect or unmount first; --force disconnects NBD clients",
-                        users.join("; ")
-                    )));
-                }
-                _ => return Err(client.unexpected("detach").into()),
+            let in_use = waited.ask(client, &detach, CLEAN_WITHIN + STOP, |reply| match reply {
+                Reply::Done => Some(Vec::new()),
+                Reply::InUse { users } => Some(users),
+                _ => None,
+            })?;
+            if !in_use.is_empty() {
+                return Err(Failure::BadNews(format!(
+                    "not detached: {}: disconnect or unmount first; --force disconnects NBD clients",
+                    in_use.join("; ")
+                )));
             }
         }
         None => {
             let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
-            alone(cache, &args.idle, Daemon::detach).map_err(Failure::host("detach", cache))?;
+            alone(cache, &args.idle, |daemon| {
+                daemon.detach(&|| waited.interrupt.is_asked())
+            })
+            .map_err(Failure::host("detach", cache))?;
         }
     }
     output::confirm("detached: the origin is complete and the cache is empty\n")
+}
+
+/// A request to write all dirty blocks that a user waits for, and may interrupt.
+struct Waited<'a> {
+    cache: Option<&'a Path>,
+    control: Option<&'a Path>,
+    interrupt: Interrupt,
+}
+
+impl Waited<'_> {
+    /// Sends the request, with a progress bar on a terminal, and takes what is expected from the reply.
+    fn ask<T>(
+        &self,
+        mut client: Client,
+        request: &Request,
+        within: Duration,
+        take: impl FnOnce(Reply) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let progress = Progress::of_daemon(self.cache, self.control);
+        let reply = client.ask_unless(&|| self.interrupt.is_asked(), request, within);
+        drop(progress);
+        if matches!(reply, Err(ControlError::Interrupted)) {
+            // The daemon gives the request up.
+            drop(client);
+            return Err(Failure::BadNews(self.after_interrupt(request)));
+        }
+        take(reply?).ok_or_else(|| client.unexpected("flush or detach").into())
+    }
+
+    /// What has become of the request, by the status of the daemon.
+    fn after_interrupt(&self, request: &Request) -> String {
+        let is_detach = matches!(request, Request::Detach { .. });
+        let asked = target::find(self.cache, self.control)
+            .ok()
+            .flatten()
+            .and_then(|mut client| client.ask(&Request::Status {}, ANSWER).ok());
+        let dirty = match asked {
+            Some(Reply::Status(report)) if report.state != CacheState::Stopping => {
+                report.live.map_or(0, |live| live.write_back.dirty_bytes)
+            }
+            _ if is_detach => {
+                return "interrupted, but the daemon is stopping or has stopped: `flaz status` says whether the \
+                        cache is detached (state new)"
+                    .to_owned();
+            }
+            _ => {
+                return "interrupted, and the daemon is stopping or does not answer: see `flaz status`"
+                    .to_owned();
+            }
+        };
+        let done = match is_detach {
+            true => "not detached: the cache is served as before",
+            false => "not all is written back",
+        };
+        let dirty = HumanBytes(dirty);
+        format!("interrupted: {done}; {dirty} of dirty data is only on the cache device")
+    }
 }
 
 /// Opens a cache that is not running, calls a function that writes dirty blocks, and stops it.

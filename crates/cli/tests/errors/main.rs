@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use flaz_cli::control::{ControlHandler, Reply, Request, Server};
+use flaz_cli::control::{Asker, ControlHandler, Reply, Request, Server};
 use flaz_cli::host;
 use flaz_cli::report::ShrinkProgress;
 
@@ -312,7 +312,7 @@ fn set_with_invalid_settings() {
 struct Fake;
 
 impl ControlHandler for Fake {
-    fn handle(&self, request: Request) -> Reply {
+    fn handle(&self, request: Request, _: Asker<'_>) -> Reply {
         match request {
             Request::Status {} => Reply::Status(Box::new(serde_json::from_str(STATUS).unwrap())),
             Request::Identify {} => Reply::Refused("of no file".to_owned()),
@@ -372,7 +372,7 @@ fn json(scratch: &Scratch, line: &str) -> serde_json::Value {
 struct Refusing(&'static str);
 
 impl ControlHandler for Refusing {
-    fn handle(&self, _: Request) -> Reply {
+    fn handle(&self, _: Request, _: Asker<'_>) -> Reply {
         Reply::Refused(self.0.to_owned())
     }
 }
@@ -418,7 +418,7 @@ fn status_beside_a_start_is_that_of_the_superblock() {
 struct Older;
 
 impl ControlHandler for Older {
-    fn handle(&self, _: Request) -> Reply {
+    fn handle(&self, _: Request, _: Asker<'_>) -> Reply {
         Reply::Done
     }
 }

@@ -8,6 +8,7 @@ use flaz_engine::settings::AfterCrash;
 use flaz_runtime::file::OpenMode;
 
 use super::start::{request_bytes, start_front_ends, thread_count};
+use super::writeback::left_dirty;
 use super::*;
 use crate::front_end::{Failed, SessionThreads};
 use crate::safety;
@@ -87,13 +88,85 @@ fn idle_cache(folder: &std::path::Path) -> ServeSpec {
     }
 }
 
+/// The client waits for the end of a detach.
+const WAITS: fn() -> bool = || false;
+
+/// A daemon of a slow origin, with dirty blocks that take a while to write.
+fn dirty(folder: &std::path::Path) -> (ServeSpec, Daemon) {
+    let socket = folder.join("nbd");
+    let spec = ServeSpec {
+        nbd: vec![format!("unix:{}", socket.display()).parse().expect("an address")],
+        emulate_origin: Some(flaz_control::settings::Emulation::Hdd),
+        ..idle_cache(folder)
+    };
+    let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
+    let mut client = flaz_nbd::Client::connect(&socket).expect("connects");
+    for number in 0..512_u64 {
+        // So far apart that each is a write of its own.
+        client.write(number << 15, &[7; 4096]).expect("writes");
+    }
+    (spec, daemon)
+}
+
+fn dirty_bytes(daemon: &Daemon) -> u64 {
+    let live = daemon.status().expect("it answers").live.expect("it runs");
+    live.write_back.dirty_bytes
+}
+
+/// Whoever interrupts a detach goes on with the cache.
+#[test]
+fn a_detach_without_a_client_leaves_the_cache_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (spec, daemon) = dirty(folder.path());
+    let interrupted = daemon.detach(&|| true).expect_err("nobody waits").to_string();
+    assert!(interrupted.starts_with("interrupted: "), "{interrupted}");
+    let mode = || {
+        let settings = daemon.status().expect("it answers").settings;
+        settings.map(|settings| settings.mode)
+    };
+    assert_eq!(mode(), Some(Mode::WriteBack));
+    let flushed = daemon.clean(&|| true).expect_err("nobody waits").to_string();
+    assert!(flushed.starts_with("interrupted: "), "{flushed}");
+    daemon.shutdown().expect("it stops");
+    drop(daemon);
+    let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
+    assert!(daemon.opened.start.keeps_contents(), "it was not emptied");
+    daemon.shutdown().expect("it stops");
+}
+
+/// The message of a stop blames no writes that did not arrive, and the next start has all blocks.
+#[test]
+fn a_stop_during_a_detach_keeps_the_contents() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (spec, daemon) = dirty(folder.path());
+    std::thread::scope(|scope| {
+        let detach = scope.spawn(|| daemon.detach(&WAITS));
+        while *daemon.detach_state() == Detach::No {
+            std::thread::yield_now();
+        }
+        let left = daemon.shutdown().expect("it stops as always");
+        assert!(left > 0, "the origin was fast: nothing is tested");
+        let refused = detach.join().expect("no panic").expect_err("the stop came first");
+        assert!(
+            refused.to_string().contains("may still contain dirty blocks"),
+            "{refused}"
+        );
+    });
+    drop(daemon);
+    let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
+    assert!(daemon.opened.start.keeps_contents());
+    assert!(dirty_bytes(&daemon) > 0);
+    daemon.shutdown().expect("it stops");
+}
+
 #[test]
 fn a_detach_during_a_stop_does_not_report_success() {
     let folder = tempfile::tempdir().expect("a folder");
     let spec = idle_cache(folder.path());
     let daemon = start(&spec, Arc::new(|_| {})).expect("it starts");
     daemon.stopping.store(true, Ordering::SeqCst);
-    let refused = daemon.detach().expect_err("the stop may have missed it");
+    assert_eq!(daemon.left_by_stop(), Leave::Contents);
+    let refused = daemon.detach(&WAITS).expect_err("the stop has missed it");
     assert!(
         refused.to_string().contains("may still contain dirty blocks"),
         "{refused}"
@@ -112,7 +185,8 @@ fn a_detach_during_a_stop_does_not_report_success() {
         .expect_err("the stop may have closed the cache");
     assert!(refused.to_string().contains("daemon is stopping"), "{refused}");
     daemon.stopping.store(false, Ordering::SeqCst);
-    daemon.detach().expect("nothing is dirty");
+    *daemon.detach_state() = Detach::No;
+    daemon.detach(&WAITS).expect("nothing is dirty");
     daemon.shutdown().expect("it stops");
     // Its threads have ended: a missing answer must not count as "nothing is dirty".
     let unknown = daemon
@@ -430,7 +504,7 @@ fn space_goes_to_the_volume_that_needs_it_more() {
     );
     settle(&two);
     for daemon in [one, two] {
-        daemon.clean().expect("it writes");
+        daemon.clean(&WAITS).expect("it writes");
         daemon.shutdown().expect("it stops");
     }
     for spec in specs {

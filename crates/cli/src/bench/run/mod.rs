@@ -23,6 +23,7 @@ use crate::commands::output_file::OutputFiles;
 use crate::control::shell::quoted;
 use crate::error::Failure;
 use crate::host::utc;
+use crate::interrupt::Interrupt;
 use crate::size::{HumanBytes, counted};
 use args::RunArgs;
 
@@ -141,20 +142,14 @@ fn preamble(plan: &Plan, target: &Target, output: &Path, goes_on: bool) {
 
 /// The first signal stops after the current record, the second at once.
 fn stop_by_signals(watch: &Arc<Watch>) -> Result<(), Failure> {
-    let again = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let failed = || Failure::system("installing the signal handlers");
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))
-            .map_err(failed())?;
-        signal_hook::flag::register(signal, Arc::clone(&again)).map_err(failed())?;
-    }
+    let interrupt = Interrupt::by(&[SIGINT, SIGTERM, SIGHUP])?;
     let watch = Arc::clone(watch);
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             // Ends with the program.
             loop {
-                if again.load(Ordering::Relaxed) {
+                if interrupt.is_asked() {
                     watch.signals.stop.store(true, Ordering::Relaxed);
                     return;
                 }
