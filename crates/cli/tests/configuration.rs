@@ -208,9 +208,6 @@ fn status_says_whether_the_next_start_is_refused() {
     let file = File::options().write(true).open(&origin).unwrap();
     file.set_len(8 << 20).unwrap();
     refused("disk", "the origin has shrunk", "smaller than");
-    file.set_len(16 << 20).unwrap();
-    accepted("disk");
-
     file.write_all_at(b"changed", 1024).unwrap();
     let reason = "the origin was changed without the cache";
     refused("disk", reason, "start with `flaz serve --discard-cache`");
@@ -386,6 +383,27 @@ fn without_toml_a_daemon_is_reached_by_its_path_or_socket() {
     scratch.ok("set disk mode=write-around --control own.sock");
     scratch.ok("stop disk --control own.sock");
     assert_eq!(scratch.json("status disk.img --json")["state"], "clean");
+}
+
+#[test]
+fn no_cache_is_created_if_its_configuration_cannot_be_written() {
+    let scratch = Scratch::with_cache();
+    fs::create_dir(scratch.path("etc/folder.toml")).unwrap();
+    // Not even root can make a file in /proc.
+    let etc = scratch.path("etc");
+    for (name, directory) in [("new", Path::new("/proc")), ("folder", etc.as_path())] {
+        let line = format!("create new.img --size 32M --origin origin --name {name} --force");
+        let output = scratch
+            .command(&line)
+            .env("FLAZ_CONFIG_DIR", directory)
+            .output()
+            .unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        let part = format!("{name}.toml cannot be written, and no cache was created");
+        assert!(err.contains(&part), "{err}");
+        assert!(!scratch.path("new.img").exists());
+    }
 }
 
 #[test]

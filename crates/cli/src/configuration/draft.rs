@@ -1,7 +1,7 @@
 //! The configuration that `flaz create --name` and `flaz volume add --name` write: checked before the cache is made, written after it.
 
 use std::fs::{self, DirBuilder, Permissions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ impl Draft {
     /// A configuration. Nothing is written.
     ///
     /// # Errors
-    /// There is one with this name, a path has no text, or the directory cannot be made.
+    /// There is one with this name, a path has no text, or no file can be made in the directory.
     pub fn of(wanted: Wanted<'_>) -> Result<Self, Failure> {
         let name = wanted.name;
         let directory = directories().swap_remove(0);
@@ -89,12 +89,36 @@ impl Draft {
             &absolute(wanted.origin)?,
             front_end(),
         );
-        Ok(Self {
+        let draft = Self {
             name: name.to_owned(),
             path,
             text,
             replace: wanted.replace,
-        })
+        };
+        // Written for a try: nobody wants a cache whose configuration cannot be written. It is not kept, because a command that is
+        // interrupted would leave it.
+        draft.file().map_err(Failure::system(format!(
+            "the configuration {} cannot be written, and no cache was created",
+            draft.path.display()
+        )))?;
+        Ok(draft)
+    }
+
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// The file under another name, which is removed when it is dropped.
+    fn file(&self) -> io::Result<NamedTempFile> {
+        if self.path.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let mut file = NamedTempFile::new_in(self.directory())?;
+        file.write_all(self.text.as_bytes())?;
+        file.as_file()
+            .set_permissions(Permissions::from_mode(FILE_MODE))?;
+        file.as_file().sync_all()?;
+        Ok(file)
     }
 
     /// Writes the file, as a whole or not at all.
@@ -104,17 +128,13 @@ impl Draft {
     pub fn write(self) -> Result<(), Failure> {
         let what = || {
             format!(
-                "the cache was created, but the configuration {} cannot be written",
+                "the cache was created, but the configuration {} cannot be written: write it by hand, in a directory \
+                 that can be written (FLAZ_CONFIG_DIR)",
                 self.path.display()
             )
         };
         let write = || {
-            let directory = self.path.parent().unwrap_or(Path::new("/"));
-            let mut file = NamedTempFile::new_in(directory)?;
-            file.write_all(self.text.as_bytes())?;
-            file.as_file()
-                .set_permissions(Permissions::from_mode(FILE_MODE))?;
-            file.as_file().sync_all()?;
+            let file = self.file()?;
             if self.replace {
                 file.persist(&self.path)
             } else {
@@ -122,7 +142,7 @@ impl Draft {
             }
             .map_err(|error| error.error)?;
             // The new name is stable when its directory is.
-            fs::File::open(directory)?.sync_all()
+            fs::File::open(self.directory())?.sync_all()
         };
         write().map_err(Failure::system(what()))?;
         tracing::info!(
