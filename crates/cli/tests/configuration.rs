@@ -241,19 +241,36 @@ fn status_of_an_unclean_cache_reads_the_host_record() {
     assert_eq!(first(), "the origin was changed without the cache");
 }
 
-/// A killed daemon leaves its control socket. `flaz top` shows it as gone; nothing else may take it for a daemon.
+/// A killed daemon leaves its sockets. Nothing takes them for a daemon, and the next command removes them.
 #[test]
-fn the_socket_of_a_killed_daemon_confuses_nobody() {
+fn the_sockets_of_a_killed_daemon_are_removed() {
     let scratch = Scratch::with_cache();
-    let mut killed = scratch.serve("disk");
-    killed.0.kill().unwrap();
-    killed.0.wait().unwrap();
+    scratch.ok("create second.img --size 32M --origin origin");
     let sockets = || {
         let entries = fs::read_dir(scratch.path("run")).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.ends_with(".sock")).count()
+        names
+            .filter(|name| name.ends_with(".sock") || name.ends_with(".nbd"))
+            .count()
     };
-    assert_eq!(sockets(), 1, "it is left behind");
+    let kill = |mut server: Server| {
+        server.0.kill().unwrap();
+        server.0.wait().unwrap();
+    };
+    for command in ["list --json", "status disk", "top --count 1", "serve second.img"] {
+        kill(scratch.serve("disk"));
+        assert_eq!(sockets(), 2, "they are left behind");
+        if let Some(other) = command.strip_prefix("serve ") {
+            let _other = scratch.serve(other);
+            assert_eq!(sockets(), 2, "those of the other cache");
+            scratch.ok(&format!("stop {other}"));
+        } else {
+            let (out, _) = scratch.ok(command);
+            assert!(!out.contains("gone"), "{out}");
+        }
+        assert_eq!(sockets(), 0, "{command}");
+    }
+    kill(scratch.serve("disk"));
     let list = scratch.json("list --json");
     let caches = list["caches"].as_array().unwrap();
     assert_eq!(caches.len(), 1, "{list:#}");
@@ -264,7 +281,10 @@ fn the_socket_of_a_killed_daemon_confuses_nobody() {
     assert_eq!(stop.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&stop.stderr).contains("not running"));
     let _next = scratch.serve("disk");
-    assert_eq!(sockets(), 1, "it is replaced");
+    // Not those of a live daemon.
+    scratch.ok("status second.img");
+    scratch.ok("top --count 1");
+    assert_eq!(sockets(), 2);
     assert_eq!(scratch.json("list --json")["caches"][0]["state"], "running");
     scratch.ok("stop disk");
     assert_eq!(sockets(), 0);

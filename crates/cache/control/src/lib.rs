@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`protocol`], [`client`], [`server`] | requests and replies on the control socket, its client and its server |
-//! | [`place`] | default paths of the sockets of a cache |
+//! | [`place`], `stale` | default paths of the sockets of a cache; those that killed daemons have left |
 //! | [`report`] | the status, check and create reports |
 //! | [`settings`], [`size`] | parsing and formatting of settings, sizes and numbers |
 //! | [`file`] | the file or device of a cache, as opposed to a copy |
@@ -28,6 +28,7 @@ pub mod server;
 pub mod settings;
 pub mod shell;
 pub mod size;
+mod stale;
 #[cfg(test)]
 mod tests;
 

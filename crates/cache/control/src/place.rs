@@ -11,6 +11,7 @@ use rustix::process::geteuid;
 use uuid::Uuid;
 
 use crate::error::ControlError;
+use crate::stale;
 
 /// The runtime directories and the environment that determines them.
 #[derive(Clone, Debug)]
@@ -75,6 +76,19 @@ impl Places {
             .collect()
     }
 
+    /// Removes the sockets that killed daemons of this user have left in its runtime directory: those that no process has.
+    pub fn remove_stale_sockets(&self) {
+        let directory = self.daemon_directory();
+        // In another directory, another user might exchange a file after the look at it.
+        if check_directory(&directory).is_err() {
+            return;
+        }
+        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()).filter(|path| is_default(path)) {
+            stale::remove(&path);
+        }
+    }
+
     fn directories(&self, owner_uid: Option<u32>) -> Vec<PathBuf> {
         let mut directories: Vec<PathBuf> = Vec::new();
         let mut add = |directory: PathBuf| {
@@ -95,6 +109,14 @@ impl Places {
     }
 }
 
+/// Whether a socket has a default name, which no user has given.
+fn is_default(path: &Path) -> bool {
+    let is_uuid = path
+        .file_stem()
+        .is_some_and(|stem| stem.to_str().is_some_and(|stem| Uuid::try_parse(stem).is_ok()));
+    is_uuid && path.extension().is_some_and(|end| end == "sock" || end == "nbd")
+}
+
 /// The control socket of a cache in a runtime directory.
 #[must_use]
 pub fn control_socket(directory: &Path, uuid: &Uuid) -> PathBuf {
@@ -112,7 +134,6 @@ pub fn nbd_socket(directory: &Path, uuid: &Uuid) -> PathBuf {
 /// # Errors
 /// It cannot be created, belongs to another user, is writable for others, or is not a directory (a link is not one).
 pub fn prepare_directory(path: &Path) -> Result<(), ControlError> {
-    let uid = geteuid().as_raw();
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -124,6 +145,12 @@ pub fn prepare_directory(path: &Path) -> Result<(), ControlError> {
             });
         }
     }
+    check_directory(path)
+}
+
+/// Checks that a runtime directory belongs to this user, and that others cannot write to it.
+fn check_directory(path: &Path) -> Result<(), ControlError> {
+    let uid = geteuid().as_raw();
     let metadata = std::fs::symlink_metadata(path).map_err(|source| ControlError::Make {
         what: "inspect the runtime directory",
         path: path.to_owned(),
@@ -148,6 +175,9 @@ pub fn prepare_directory(path: &Path) -> Result<(), ControlError> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{FlockOperation, flock};
 
     use super::*;
 
@@ -182,6 +212,52 @@ mod tests {
         assert!(candidates.contains(&PathBuf::from(format!("/tmp/flaz-7/{uuid}.sock"))));
         let unique: std::collections::BTreeSet<_> = candidates.iter().collect();
         assert_eq!(unique.len(), candidates.len());
+    }
+
+    #[test]
+    fn only_sockets_that_no_process_has_are_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let run = scratch.path().join("run");
+        prepare_directory(&run).unwrap();
+        let uuid = |number| Uuid::from_u128(number);
+        let living = [control_socket(&run, &uuid(1)), nbd_socket(&run, &uuid(1))];
+        let _listeners = living.each_ref().map(|path| UnixListener::bind(path).unwrap());
+        // One that is bound and does not listen yet.
+        let reserved = nbd_socket(&run, &uuid(2));
+        let _reserved = reserve(&reserved);
+        let file = control_socket(&run, &uuid(3));
+        std::fs::write(&file, "a file").unwrap();
+        let named = run.join("named.sock");
+        let stale = [control_socket(&run, &uuid(4)), nbd_socket(&run, &uuid(5))];
+        for path in stale.iter().chain([&named]) {
+            drop(UnixListener::bind(path).unwrap());
+        }
+        let places = places(Some(run.to_str().unwrap()), None, geteuid().as_raw());
+        // Others could exchange a file.
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o777)).unwrap();
+        places.remove_stale_sockets();
+        assert!(stale.iter().all(|path| path.exists()));
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o700)).unwrap();
+        // A daemon is starting.
+        let lock = std::fs::File::open(&run).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        places.remove_stale_sockets();
+        assert!(stale.iter().all(|path| path.exists()));
+        drop(lock);
+        places.remove_stale_sockets();
+        assert!(stale.iter().all(|path| !path.exists()));
+        for path in living.iter().chain([&reserved, &file, &named]) {
+            assert!(path.exists(), "{}", path.display());
+        }
+    }
+
+    /// A socket that has a name and does not listen.
+    fn reserve(path: &Path) -> std::os::fd::OwnedFd {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+
+        let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        socket
     }
 
     #[test]

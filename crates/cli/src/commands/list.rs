@@ -120,7 +120,9 @@ struct Found {
 fn caches() -> Vec<ListedCache> {
     let mut daemons = Vec::new();
     let mut asked = BTreeSet::new();
-    for path in Places::of_process().all_control_sockets(None) {
+    let places = Places::of_process();
+    places.remove_stale_sockets();
+    for path in places.all_control_sockets(None) {
         let path = std::fs::canonicalize(&path).unwrap_or(path);
         if asked.insert(path.clone()) {
             daemons.extend(ask(path));

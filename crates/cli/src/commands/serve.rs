@@ -22,7 +22,9 @@ pub fn run(args: &ServeArgs) -> Result<(), Failure> {
     // Before anything is opened, so that a signal during the start is a clean stop.
     let watch = Watch::start(has_block_device(args)).map_err(failed)?;
     let uuid = identify(&args.cache).map_err(Failure::host("serve", &args.cache))?;
-    let directory = Places::of_process().daemon_directory();
+    let places = Places::of_process();
+    places.remove_stale_sockets();
+    let directory = places.daemon_directory();
     if args.control.is_none() || args.nbd.is_empty() {
         place::prepare_directory(&directory)?;
     }

@@ -44,7 +44,8 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
     };
     let device = Place::of(cache).device;
     let (mut refused, mut copied) = (None, None);
-    for path in Places::of_process().control_candidates(&uuid, owner) {
+    let places = Places::of_process();
+    for path in places.control_candidates(&uuid, owner) {
         match Client::connect(&path, owner) {
             Ok(mut client) => match client.ask(&Request::Identify {}, ANSWER_WITHIN) {
                 Ok(Reply::File(file)) if !file.is(&device) => copied = Some(file.path),
@@ -65,7 +66,10 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
     }
     match refused {
         Some(error) if !is_nobodys(&error, cache) => Err(error.into()),
-        _ => Ok(None),
+        _ => {
+            places.remove_stale_sockets();
+            Ok(None)
+        }
     }
 }
 
