@@ -74,6 +74,19 @@ pub enum Failure {
         /// What is served.
         served: PathBuf,
     },
+    /// The control socket that was given is that of another cache.
+    #[error(
+        "{}: the daemon that listens there serves {}, not {}: name that one, or omit --control", control.display(),
+        served.display(), cache.display()
+    )]
+    NotItsSocket {
+        /// The cache.
+        cache: PathBuf,
+        /// The socket.
+        control: PathBuf,
+        /// What is served.
+        served: PathBuf,
+    },
     /// A daemon has the control socket of the cache.
     #[error(
         "{0} is already served, or a cache with its UUID (control socket {1}): `flaz stop --control {2}` stops that server",

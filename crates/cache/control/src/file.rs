@@ -17,14 +17,17 @@ pub struct ServedFile {
     /// Number of the file; absent for a block device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     inode: Option<u64>,
+    /// The volume, if the device is shared; an older daemon does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
 }
 
 impl ServedFile {
-    /// The file at `path` now.
+    /// The file at `path` now, or a volume of that device.
     ///
     /// # Errors
     /// It cannot be inspected.
-    pub fn of(path: &Path) -> io::Result<Self> {
+    pub fn of(path: &Path, volume: Option<&str>) -> io::Result<Self> {
         let metadata = std::fs::metadata(path)?;
         let is_device = metadata.file_type().is_block_device();
         Ok(Self {
@@ -35,17 +38,21 @@ impl ServedFile {
                 metadata.dev()
             },
             inode: (!is_device).then(|| metadata.ino()),
+            volume: volume.map(str::to_owned),
         })
     }
 
     /// Whether `path` is this file or device, by a link or another name, or its name: a failed device that is connected again may
-    /// have another number, and is served under its name.
+    /// have another number, and is served under its name. `volume`: that of a shared device.
     #[must_use]
-    pub fn is(&self, path: &Path) -> bool {
+    pub fn is(&self, path: &Path, volume: Option<&str>) -> bool {
+        if self.volume.is_some() && self.volume.as_deref() != volume {
+            return false;
+        }
         let same = |other: &Self| (other.device, other.inode) == (self.device, self.inode);
         let named = std::path::absolute(path).is_ok_and(|path| path == self.path);
         // A file that cannot be inspected is no reason to refuse.
-        named || Self::of(path).map_or(true, |other| same(&other))
+        named || Self::of(path, None).map_or(true, |other| same(&other))
     }
 }
 
@@ -61,15 +68,30 @@ mod tests {
         std::fs::copy(path("cache"), path("copy")).unwrap();
         std::fs::hard_link(path("cache"), path("hard")).unwrap();
         std::os::unix::fs::symlink("cache", path("soft")).unwrap();
-        let served = ServedFile::of(&path("cache")).unwrap();
+        let served = ServedFile::of(&path("cache"), None).unwrap();
         for name in ["cache", "hard", "soft"] {
-            assert!(served.is(&path(name)), "{name}");
+            assert!(served.is(&path(name), None), "{name}");
         }
-        assert!(!served.is(&path("copy")));
+        assert!(!served.is(&path("copy"), None));
         let line = crate::Reply::File(served.clone()).to_line();
         assert_eq!(crate::Reply::parse(&line), Ok(crate::Reply::File(served.clone())));
         // Its name stays the name of what is served.
         std::fs::rename(path("copy"), path("cache")).unwrap();
-        assert!(served.is(&path("cache")));
+        assert!(served.is(&path("cache"), None));
+    }
+
+    #[test]
+    fn volumes_of_a_device_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let device = folder.path().join("ssd");
+        std::fs::write(&device, "contents").unwrap();
+        let served = ServedFile::of(&device, Some("one")).unwrap();
+        let line = crate::Reply::File(served.clone()).to_line();
+        assert_eq!(crate::Reply::parse(&line), Ok(crate::Reply::File(served.clone())));
+        let named = [Some("one"), Some("two"), None];
+        assert_eq!(named.map(|name| served.is(&device, name)), [true, false, false]);
+        // It does not say which.
+        let older = ServedFile::of(&device, None).unwrap();
+        assert!(older.is(&device, Some("two")));
     }
 }

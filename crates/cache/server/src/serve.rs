@@ -90,10 +90,11 @@ impl Watch {
 pub fn serve(spec: &ServeSpec, control: &Path, watch: Watch, ready: impl FnOnce()) -> Result<(), ServeError> {
     let life = watch.0;
     warn_of_emulation(spec);
+    let place = Place::of(&spec.cache);
     // Created before the cache is opened: a client that finds the NBD socket also finds the control socket, and a
     // second daemon for this cache fails here, with a message that says where the first one listens.
     let handler = Arc::new(Handler {
-        cache: ServedFile::of(&Place::of(&spec.cache).device)
+        cache: ServedFile::of(&place.device, place.volume.as_deref())
             .map_err(|error| format!("cannot inspect it: {error}")),
         daemon: OnceLock::new(),
         life: Arc::clone(&life),

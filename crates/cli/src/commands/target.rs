@@ -1,11 +1,12 @@
 //! Finds the daemon that serves a cache, from its device or its control socket.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::control::file::ServedFile;
 use crate::control::place::Places;
 use crate::control::{Client, ControlError, Reply, Request};
 use crate::error::Failure;
@@ -25,9 +26,21 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
         host::refuse_to_wait(cache).map_err(Failure::host(what, cache))?;
     }
     if let Some(control) = control {
-        return match Client::connect(control, cache.and_then(owner)) {
-            Err(ControlError::NotRunning { .. }) if cache.is_some() => Ok(None),
-            other => Ok(other.map(Some)?),
+        let owner = cache.and_then(owner);
+        let mut client = match Client::connect(control, owner) {
+            Err(ControlError::NotRunning { .. }) if cache.is_some() => return Ok(None),
+            other => other?,
+        };
+        let Some(cache) = cache else {
+            return Ok(Some(client));
+        };
+        return match served(&mut client, owner)? {
+            Some(file) if !is_of(&file, cache) => Err(Failure::NotItsSocket {
+                cache: cache.to_owned(),
+                control: control.to_owned(),
+                served: path_of(file),
+            }),
+            _ => Ok(Some(client)),
         };
     }
     let cache = cache.ok_or_else(|| Failure::Usage("expected CACHE or --control PATH".to_owned()))?;
@@ -42,16 +55,13 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
             };
         }
     };
-    let device = Place::of(cache).device;
     let (mut refused, mut copied) = (None, None);
     let places = Places::of_process();
     for path in places.control_candidates(&uuid, owner) {
         match Client::connect(&path, owner) {
-            Ok(mut client) => match client.ask(&Request::Identify {}, ANSWER_WITHIN) {
-                Ok(Reply::File(file)) if !file.is(&device) => copied = Some(file.path),
+            Ok(mut client) => match served(&mut client, owner) {
+                Ok(Some(file)) if !is_of(&file, cache) => copied = Some(path_of(file)),
                 Ok(_) => return Ok(Some(client)),
-                // It may have refused the connection, not the request. The command itself will tell why.
-                Err(ControlError::Refused { .. }) => return Ok(Some(Client::connect(&path, owner)?)),
                 Err(error) => refused = refused.or(Some(error)),
             },
             Err(ControlError::NotRunning { .. }) => {}
@@ -70,6 +80,38 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
             places.remove_stale_sockets();
             Ok(None)
         }
+    }
+}
+
+/// What the daemon of this connection serves; `None` if it does not say, for example because it is an older one.
+///
+/// # Errors
+/// It does not answer.
+pub fn served(client: &mut Client, owner: Option<u32>) -> Result<Option<ServedFile>, ControlError> {
+    match client.ask(&Request::Identify {}, ANSWER_WITHIN) {
+        Ok(Reply::File(file)) => Ok(Some(file)),
+        Ok(_) => Ok(None),
+        // It may have refused the connection, not the request. The command itself will tell why.
+        Err(ControlError::Refused { .. }) => {
+            let path = client.path().to_owned();
+            *client = Client::connect(&path, owner)?;
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a daemon that serves `file` is that of `cache`.
+pub fn is_of(file: &ServedFile, cache: &Path) -> bool {
+    let Place { device, volume } = Place::of(cache);
+    file.is(&device, volume.as_deref())
+}
+
+/// The path by which a user names it.
+fn path_of(served: ServedFile) -> PathBuf {
+    match served.volume {
+        Some(volume) => Place::path_of(&served.path, &volume),
+        None => served.path,
     }
 }
 

@@ -298,6 +298,49 @@ fn a_command_on_a_copy_of_a_served_cache_does_not_act_on_the_original() {
     scratch.run("status copy").succeeded();
 }
 
+/// Neither the socket of the original for its copy, nor that of another cache.
+#[test]
+fn a_command_with_the_socket_of_another_cache_does_not_act_on_it() {
+    let scratch = Scratch::new();
+    scratch.file("origin");
+    scratch.run("create cache --size 32M --origin origin").succeeded();
+    fs::copy(scratch.path("cache"), scratch.path("copy")).unwrap();
+    scratch.file("origin2");
+    scratch
+        .run("create other --size 32M --origin origin2")
+        .succeeded();
+    let served = scratch.served_by(&mut scratch.command("serve cache --control own.sock"));
+    for cache in ["copy", "other"] {
+        let named = format!(
+            "own.sock: the daemon that listens there serves {}, not {cache}: name that one, or omit --control",
+            scratch.path("cache").display()
+        );
+        for command in [
+            "status",
+            "set mode=write-around",
+            "flush",
+            "resize",
+            "detach",
+            "stop",
+            "volume resize",
+            "advise",
+        ] {
+            let line = match command.strip_prefix("set ") {
+                Some(setting) => format!("set {cache} {setting} --control own.sock"),
+                None => format!("{command} {cache} --control own.sock"),
+            };
+            scratch.run(&line).refused(FAILURE, &[&named]);
+        }
+    }
+    let status = scratch.run("status cache --control own.sock").succeeded();
+    assert!(
+        status.contains("running") && status.contains("write-through"),
+        "{status}"
+    );
+    scratch.run("stop --control own.sock").succeeded();
+    served.ended();
+}
+
 /// Their requests would fail.
 #[test]
 fn detach_names_connected_clients_as_stop_does() {

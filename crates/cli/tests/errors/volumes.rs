@@ -54,6 +54,17 @@ fn volumes_are_added_served_and_removed() {
         ("write-back".into(), "write-around".into())
     );
     let refused = |line: &str, parts: &[&str]| scratch.run(line).refused(FAILURE, parts);
+    let socket = |volume: &str| {
+        let uuid = json(&scratch, &format!("status ssd:{volume} --json"))["cache"]["uuid"].clone();
+        format!("run/{}.sock", uuid.as_str().unwrap())
+    };
+    refused(
+        &format!("detach ssd:one --control {}", socket("two")),
+        &["ssd:two, not ssd:one: name that one"],
+    );
+    scratch
+        .run(&format!("status ssd:two --control {}", socket("two")))
+        .succeeded();
     refused("volume remove ssd one", &["volume one of ssd is in use"]);
     refused("serve ssd:one --control c", &["volume one of ssd is in use"]);
     refused("check ssd:one", &["volume one of ssd is in use"]);
