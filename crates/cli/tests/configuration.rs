@@ -301,6 +301,38 @@ fn a_configuration_names_the_control_socket_too() {
     scratch.ok("stop disk");
 }
 
+/// A copy has the UUID of the cache; only the cache is served.
+#[test]
+fn a_copy_of_a_served_cache_is_listed_as_idle() {
+    let scratch = Scratch::with_cache();
+    fs::copy(scratch.path("disk.img"), scratch.path("copy.img")).unwrap();
+    let text = fs::read_to_string(scratch.path("etc/disk.toml")).unwrap();
+    // Before the other one by its name.
+    fs::write(
+        scratch.path("etc/copy.toml"),
+        text.replace("disk.img", "copy.img"),
+    )
+    .unwrap();
+    for words in ["disk", "disk --control own.sock"] {
+        if words.contains("own.sock") {
+            let control = format!("control = {:?}\n", scratch.path("own.sock"));
+            for name in ["etc/disk.toml", "etc/copy.toml"] {
+                let text = fs::read_to_string(scratch.path(name)).unwrap();
+                fs::write(scratch.path(name), text + &control).unwrap();
+            }
+        }
+        let _server = scratch.serve(words);
+        let list = scratch.json("list --json");
+        let caches = list["caches"].as_array().unwrap();
+        let states: Vec<_> = caches
+            .iter()
+            .map(|cache| (cache["name"].as_str().unwrap(), cache["state"].as_str().unwrap()))
+            .collect();
+        assert_eq!(states, [("copy", "new"), ("disk", "running")], "{list:#}");
+        scratch.ok("stop disk");
+    }
+}
+
 #[test]
 fn a_name_that_is_also_a_file_is_ambiguous() {
     let scratch = Scratch::with_cache();

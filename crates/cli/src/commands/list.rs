@@ -11,9 +11,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::output;
+use super::{output, target};
 use crate::args::ListArgs;
 use crate::configuration::{self, Configuration, Given};
+use crate::control::file::ServedFile;
 use crate::control::place::Places;
 use crate::control::{Client, ControlError, Reply, Request};
 use crate::error::Failure;
@@ -114,7 +115,17 @@ struct Found {
     /// Of a socket at its default path.
     uuid: Option<Uuid>,
     path: PathBuf,
+    /// What the daemon says that it serves.
+    file: Option<ServedFile>,
     answer: Result<Box<StatusReport>, ControlError>,
+}
+
+impl Found {
+    /// Whether the daemon serves the file or device of a configuration, and not another one, like a copy with the same UUID.
+    fn is_of(&self, configuration: &Configuration) -> bool {
+        let file = self.file.as_ref();
+        file.is_none_or(|file| target::is_of(file, &configuration.cache))
+    }
 }
 
 fn caches() -> Vec<ListedCache> {
@@ -150,20 +161,33 @@ fn caches() -> Vec<ListedCache> {
 /// Asks the daemon of a socket; `None` if there is none, or it is another user's.
 fn ask(path: PathBuf) -> Option<Found> {
     let uuid = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-    let answer = match Client::connect(&path, None) {
-        Ok(mut client) => match client.ask(&Request::Status {}, ANSWER_WITHIN) {
-            Ok(Reply::Status(report)) => Ok(report),
-            Ok(_) => Err(client.unexpected("status")),
-            Err(error) => Err(error),
-        },
+    let found = |file, answer| {
+        Some(Found {
+            uuid,
+            path: path.clone(),
+            file,
+            answer,
+        })
+    };
+    let mut client = match Client::connect(&path, None) {
+        Ok(client) => client,
         Err(
             ControlError::NotRunning { .. } | ControlError::Denied { .. } | ControlError::Stranger { .. },
         ) => {
             return None;
         }
+        Err(error) => return found(None, Err(error)),
+    };
+    let file = match target::served(&mut client, None) {
+        Ok(file) => file,
+        Err(error) => return found(None, Err(error)),
+    };
+    let answer = match client.ask(&Request::Status {}, ANSWER_WITHIN) {
+        Ok(Reply::Status(report)) => Ok(report),
+        Ok(_) => Err(client.unexpected("status")),
         Err(error) => Err(error),
     };
-    Some(Found { uuid, path, answer })
+    found(file, answer)
 }
 
 /// A cache with a configuration. Its daemon is taken from `daemons`.
@@ -174,11 +198,10 @@ fn configured(configuration: &Configuration, daemons: &mut Vec<Found>) -> Listed
     let idle = host::idle_cache(&configuration.cache);
     let uuid = idle.as_ref().ok().map(|idle| idle.uuid);
     let serves_it = |found: &Found| {
-        let named = found
-            .answer
-            .as_ref()
-            .is_ok_and(|report| Some(report.cache.uuid) == uuid || report.cache.path == configuration.cache);
-        named || (found.uuid.is_some() && found.uuid == uuid)
+        let report = found.answer.as_ref().ok();
+        let named = report.is_some_and(|report| report.cache.path == configuration.cache);
+        let found_uuid = report.map(|report| report.cache.uuid).or(found.uuid);
+        named || (uuid.is_some() && found_uuid == uuid && found.is_of(configuration))
     };
     let paths = ListedCache {
         cache: Some(configuration.cache.clone()),
@@ -187,7 +210,7 @@ fn configured(configuration: &Configuration, daemons: &mut Vec<Found>) -> Listed
     };
     let found = match daemons.iter().position(serves_it) {
         Some(at) => Some(daemons.swap_remove(at)),
-        None => control.and_then(ask),
+        None => control.and_then(ask).filter(|found| found.is_of(configuration)),
     };
     if let Some(found) = found {
         let found = of_daemon(found);
