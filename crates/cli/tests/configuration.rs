@@ -208,6 +208,21 @@ fn status_says_whether_the_next_start_is_refused() {
     let file = File::options().write(true).open(&origin).unwrap();
     file.set_len(8 << 20).unwrap();
     refused("disk", "the origin has shrunk", "smaller than");
+    file.set_len(24 << 20).unwrap();
+    let status = scratch.json("status disk --json");
+    assert_eq!(status["start_refused"], Value::Null);
+    let grown = "the origin has grown to 25165824 bytes: the next start will serve its first 16777216 bytes";
+    let (level, _, warnings) = health(&status);
+    assert_eq!(level, "warning", "{status:#}");
+    assert!(
+        warnings.contains(grown) && warnings.contains("`flaz volume resize "),
+        "{status:#}"
+    );
+    let _server = scratch.serve("disk");
+    scratch.ok("stop disk");
+    file.set_len(16 << 20).unwrap();
+    accepted("disk");
+
     file.write_all_at(b"changed", 1024).unwrap();
     let reason = "the origin was changed without the cache";
     refused("disk", reason, "start with `flaz serve --discard-cache`");

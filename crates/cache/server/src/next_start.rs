@@ -7,6 +7,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use flaz_control::shell::quoted;
+use flaz_device::Device;
 use flaz_device::deadline::Deadline;
 use flaz_engine::cache::lifecycle::foresee as foresee_opening;
 use flaz_engine::cache::surroundings::Surroundings;
@@ -37,16 +39,16 @@ impl Refusal {
     }
 }
 
-/// Makes the checks. Returns a warning, if the start will not use clean blocks, or cannot be checked.
+/// Makes the checks. Returns warnings, if the origin has grown, or the start will not use clean blocks, or cannot be checked.
 ///
 /// # Errors
 /// The start will be refused.
 pub(crate) fn foresee(
-    cache: &HostDevice,
+    (path, cache): (&Path, &HostDevice),
     origin: &Path,
     state_dir: Option<&Path>,
     superblock: &Superblock,
-) -> Result<Option<String>, Refusal> {
+) -> Result<Vec<String>, Refusal> {
     const UNREADABLE: &str = "the origin cannot be read";
     if let Err(error) = origin.metadata()
         && error.kind() == ErrorKind::NotFound
@@ -70,16 +72,17 @@ pub(crate) fn foresee(
         Ok(file) => file,
         // Another user may start it.
         Err(OpenError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-            return Ok(Some(format!(
+            return Ok(vec![format!(
                 "it is not known whether the next start will be refused: no permission to read the origin {}",
                 origin.display()
-            )));
+            )]);
         }
         Err(error) => return Err(Refusal::because(UNREADABLE)(format!("origin: {error}").into())),
     };
     refuse_other(&file, superblock).map_err(Refusal::because("the origin is another device"))?;
     refuse_smaller(&file, superblock).map_err(Refusal::because("the origin has shrunk"))?;
     refuse_protected(origin, superblock).map_err(Refusal::because("the origin is read-only"))?;
+    let mut warnings: Vec<_> = grown(path, &file, superblock).into_iter().collect();
     let runtime = Runtime::new(Config::default())
         .map_err(|error| Refusal::because("the start cannot be checked")(error.into()))?;
     // A start warns if there is no record.
@@ -97,7 +100,7 @@ pub(crate) fn foresee(
     let cold = |why: Untrusted| {
         format!("the next start will not use the clean blocks of the cache (no data is lost): {why}")
     };
-    foreseen.map(|why| why.map(cold)).map_err(|error| {
+    let why = foreseen.map_err(|error| {
         let short = match &error {
             CacheError::OriginChanged { .. } => "the origin was changed without the cache",
             CacheError::OtherCacheDirty { .. } => "another cache has dirty data of the origin",
@@ -108,5 +111,19 @@ pub(crate) fn foresee(
             short,
             full: explain(error, &runtime, &origin, state.origin().as_ref()),
         }
+    })?;
+    warnings.extend(why.map(cold));
+    Ok(warnings)
+}
+
+/// The warning that the origin has grown.
+fn grown(cache: &Path, origin: &FileDevice, superblock: &Superblock) -> Option<String> {
+    let (served, found) = (superblock.geometry.origin_len, origin.len());
+    (found > served).then(|| {
+        format!(
+            "the origin has grown to {found} bytes: the next start will serve its first {served} bytes; serve all of it with \
+             `flaz volume resize {}`",
+            quoted(cache)
+        )
     })
 }

@@ -265,9 +265,8 @@ pub fn offline_status(
     }
     let origin = origin.map_or_else(|| superblock.origin_path.clone().into(), Path::to_owned);
     let (mut start_refused, mut warnings) = (None, Vec::new());
-    match foresee(&device, &origin, state_dir, &superblock) {
-        Ok(None) => {}
-        Ok(Some(warning)) => warnings.push(warning),
+    match foresee((cache, &device), &origin, state_dir, &superblock) {
+        Ok(foreseen) => warnings.extend(foreseen),
         Err(refusal) => {
             start_refused = Some(refusal.short.to_owned());
             warnings.push(format!(
