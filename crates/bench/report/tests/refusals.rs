@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use flaz_bench::campaign_file::{Campaign, CampaignCell};
-use flaz_bench::claim::{self, Claim, ClaimOptions};
-use flaz_bench::comparison::{Margin, Note, Options, Verdict, compare};
+use flaz_bench::claim::{self, Claim, ClaimOptions, Standing};
+use flaz_bench::comparison::{IntervalMethod, Margin, Note, Options, Verdict, compare};
 use flaz_bench::error::BenchError;
 use flaz_bench::unit::{Direction, Unit};
 
@@ -270,6 +270,42 @@ fn claims_without_a_matching_cell_are_refused() {
         &claim::read_claims(&file).unwrap_err().into(),
         &["claims.toml: claim 1", "is in bits"],
     );
+}
+
+/// Resampled medians stay between the runs, so with a few runs their interval says nothing.
+#[test]
+fn few_runs_do_not_decide_a_claim_by_their_range() {
+    let folder = Folder::new();
+    let checked = |runs: &[f64]| {
+        let path = folder.campaign("a.json", vec![cell("read", runs)]);
+        let claim: Claim = "read=105MB/s".parse().unwrap();
+        claim::check(&path, &[claim], &claim_options()).unwrap()
+    };
+    let few = checked(&[100e6, 101e6]);
+    let point = &few.claims[0].curves[0].points[0];
+    assert_eq!(point.standing, Standing::Undecided);
+    assert_eq!(
+        (point.rate.estimate, point.rate.method),
+        (100.5e6, IntervalMethod::LogNormal)
+    );
+    assert!(
+        few.text(false).contains("f: fewer than 6 runs: "),
+        "{}",
+        few.text(false)
+    );
+    let json = serde_json::to_value(&few).unwrap();
+    assert_eq!(
+        json["claims"][0]["curves"][0]["points"][0]["notes"][0],
+        "few-runs"
+    );
+
+    let enough = checked(&[100e6, 101e6, 100.2e6, 100.4e6, 100.6e6, 100.8e6]);
+    let point = &enough.claims[0].curves[0].points[0];
+    assert_eq!(
+        (point.standing, point.rate.method),
+        (Standing::Exaggerated, IntervalMethod::Bootstrap)
+    );
+    assert!(point.notes.is_empty() && !enough.text(false).contains("fewer than 6"));
 }
 
 /// Not an error: the A/A campaign measures the noise, and a difference within it is not called a change.

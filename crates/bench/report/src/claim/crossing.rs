@@ -171,6 +171,7 @@ mod tests {
                 rate: bs_ratio,
                 bs_ratio,
                 standing: Standing::of(&bs_ratio),
+                notes: Vec::new(),
             }
         };
         levels.iter().map(point).collect()

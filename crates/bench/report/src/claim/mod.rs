@@ -27,7 +27,7 @@ pub use statement::Claim;
 use flaz_random::Random;
 
 use crate::cell::{Cell, Measured};
-use crate::comparison::{COVERAGE, Interval, IntervalMethod, SEED, SourceReport};
+use crate::comparison::{COVERAGE, Interval, IntervalMethod, Note, RUNS_FEW, SEED, SourceReport};
 use crate::error::BenchError;
 use crate::input::CLAIMS_MAX;
 use crate::results::{self, Results};
@@ -156,7 +156,15 @@ fn curve(
         .into_iter()
         .map(|cell| {
             let claimed = claim.rate.convert(cell.unit, record_bytes);
-            let measured = rate_interval(cell, options);
+            let few_runs = cell
+                .measured
+                .runs()
+                .is_some_and(|runs| runs.len() < RUNS_FEW as usize);
+            let measured = if few_runs {
+                few_runs_interval(cell)
+            } else {
+                rate_interval(cell, options)
+            };
             // A low rate is a high ratio.
             let bs_ratio = Interval {
                 estimate: claimed.value / measured.estimate,
@@ -176,6 +184,7 @@ fn curve(
                 rate: measured,
                 bs_ratio,
                 standing: Standing::of(&bs_ratio),
+                notes: few_runs.then_some(Note::FewRuns).into_iter().collect(),
             }
         })
         .collect();
@@ -204,6 +213,18 @@ pub(crate) fn rate_interval(cell: &Cell, options: &ClaimOptions) -> Interval {
     let (low, high) = welch::mean_interval(log, COVERAGE);
     Interval {
         estimate: log.mean.exp(),
+        low: low.exp(),
+        high: high.exp(),
+        method: IntervalMethod::LogNormal,
+    }
+}
+
+/// The measured median of fewer than [`RUNS_FEW`] runs. Resampling cannot leave the range of the runs, which is too narrow
+/// for a verdict: the range of two runs contains the true median half of the time. Student's t is wide enough.
+fn few_runs_interval(cell: &Cell) -> Interval {
+    let (low, high) = welch::mean_interval(cell.measured.log_moments(), COVERAGE);
+    Interval {
+        estimate: cell.measured.median(),
         low: low.exp(),
         high: high.exp(),
         method: IntervalMethod::LogNormal,

@@ -1,12 +1,13 @@
 //! Claims as text: one table per claim and record size, and for which data the claim would be true.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::crossing::{Crossing, TrueAt};
 use super::level::Levels;
 use super::point::Standing;
 use super::report::{ClaimReport, ClaimsReport, CurveReport};
-use crate::comparison::source_line;
+use crate::comparison::{Note, source_line};
 use crate::layout::{Align, Style, Table, paint};
 use crate::unit::{Rate, Unit, WholeBytes};
 
@@ -32,6 +33,17 @@ impl ClaimsReport {
         };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "\n{}", paint(reading, Style::Dim, colour));
+        let notes: BTreeSet<Note> = self
+            .claims
+            .iter()
+            .flat_map(|claim| &claim.curves)
+            .flat_map(|curve| &curve.points)
+            .flat_map(|point| point.notes.iter().copied())
+            .collect();
+        for note in notes {
+            let remark = format!("{}: {}.", note.letter(), remark(note));
+            let _ = writeln!(text, "{}", paint(&remark, Style::Dim, colour));
+        }
         text
     }
 }
@@ -56,6 +68,7 @@ impl ClaimReport {
             ("BS ratio", Align::Right),
             ("95 % interval", Align::Left),
             ("claim", Align::Left),
+            ("", Align::Left),
         ]);
         let mut table = Table::new(heads);
         for curve in &self.curves {
@@ -83,6 +96,7 @@ impl ClaimReport {
                     (format!("{:.2}", ratio.estimate), Style::Plain),
                     (format!("{:.2} to {:.2}", ratio.low, ratio.high), Style::Plain),
                     (point.standing.word().to_owned(), style(point.standing)),
+                    (point.notes.iter().map(|note| note.letter()).collect(), Style::Dim),
                 ]);
                 table.push(row);
             }
@@ -103,6 +117,16 @@ impl ClaimReport {
             );
         }
         text
+    }
+}
+
+/// The explanation of a note.
+fn remark(note: Note) -> &'static str {
+    match note {
+        Note::FewRuns => {
+            "fewer than 6 runs: the interval is that of Student's t, which is wider than one of more runs"
+        }
+        other => other.text(),
     }
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::campaign_file::Achieved;
 use crate::cell::{Description, Level};
-use crate::comparison::Interval;
+use crate::comparison::{Interval, Note};
 use crate::unit::Unit;
 
 /// One level.
@@ -25,6 +25,8 @@ pub struct PointReport {
     pub bs_ratio: Interval,
     /// The verdict.
     pub standing: Standing,
+    /// Remarks.
+    pub notes: Vec<Note>,
 }
 
 /// The verdict on a claim at one level.

@@ -9,5 +9,5 @@ pub const COVERAGE: f64 = 0.95;
 /// Default seed of the resampling.
 pub const SEED: u64 = 1;
 
-/// With fewer runs per side, an interval by resampling is too narrow.
+/// With fewer runs, per side in a comparison, an interval by resampling is too narrow.
 pub const RUNS_FEW: u32 = 6;

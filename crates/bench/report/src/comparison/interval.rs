@@ -21,6 +21,6 @@ pub struct Interval {
 pub enum IntervalMethod {
     /// Percentiles of resampled medians.
     Bootstrap,
-    /// Student's t on the logarithms, assumed to be normal: for published means.
+    /// Student's t on the logarithms, assumed to be normal: for published means, and for claims with fewer than 6 runs.
     LogNormal,
 }

@@ -13,7 +13,7 @@ mod verdict;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-pub use confidence::{ALPHA, COVERAGE, SEED};
+pub use confidence::{ALPHA, COVERAGE, RUNS_FEW, SEED};
 pub use interval::{Interval, IntervalMethod};
 pub use margin::{DELTA_FLOOR_PCT, Margin};
 pub(crate) use page::source_line;

@@ -68,7 +68,8 @@ pub enum Note {
     NoVariation,
     /// Runs far from the median.
     Outliers,
-    /// Fewer than [`RUNS_FEW`] runs per side: the interval is too narrow.
+    /// Fewer than [`RUNS_FEW`] runs (in a comparison, per side): an interval by resampling is too narrow. A claim is decided
+    /// by the wider one of Student's t instead.
     FewRuns,
 }
 
