@@ -66,5 +66,5 @@ pub use offline::{
 };
 pub use serve::{ServeError, Watch, serve};
 pub use spec::{CreateSpec, ServeSpec};
-pub use state::default_directory;
+pub use state::{default_directory, note_discarded};
 pub use systemd::notify_failure;

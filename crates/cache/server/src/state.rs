@@ -368,6 +368,17 @@ impl StateFile {
     }
 }
 
+/// Records that the dirty blocks of these caches were discarded with their contents, at the user's request: another cache of
+/// the same origin is not refused because of them. `directory`: the state directory.
+pub fn note_discarded(directory: Option<&Path>, caches: &[Uuid]) {
+    for &uuid in caches {
+        let state = StateFile::peek(directory, uuid);
+        if let Some(record) = state.recall().filter(|record| record.dirty) {
+            state.note_dirty(false, record.generation);
+        }
+    }
+}
+
 fn file_name(uuid: Uuid) -> String {
     format!("{uuid}.json")
 }

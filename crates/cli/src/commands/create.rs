@@ -8,12 +8,13 @@ use flaz_engine::format::FormatError;
 
 use super::output;
 use crate::args::CreateArgs;
+use crate::configuration;
 use crate::configuration::draft::{Draft, Wanted};
 use crate::control::shell::quoted;
 use crate::error::{Failure, chain};
 use crate::host;
 use crate::page;
-use crate::safety::{self, Node, OriginAdvice, Permission};
+use crate::safety::{self, Claim, Node, OriginAdvice, Permission};
 use crate::size::HumanBytes;
 use flaz_server::CreateSpec;
 
@@ -78,6 +79,7 @@ pub fn run(args: &CreateArgs) -> Result<(), Failure> {
         }
     };
     spec.cache.wipe_foreign_signatures()?;
+    note_discarded(&spec.cache);
     if let Some(draft) = draft {
         draft.write()?;
     }
@@ -110,6 +112,15 @@ fn remove_made(cache: &Path) {
     }
 }
 
+/// Records that the dirty blocks of the caches that were overwritten were discarded, so that a new cache of their origins is
+/// not refused.
+fn note_discarded(claim: &Claim) {
+    if !claim.discarded().is_empty() {
+        let state_dir = configuration::state_dir_of(claim.path());
+        flaz_server::note_discarded(state_dir.as_deref(), claim.discarded());
+    }
+}
+
 /// Runs `flaz create --shared`.
 fn shared(args: &CreateArgs) -> Result<(), Failure> {
     let permission = Permission {
@@ -126,6 +137,7 @@ fn shared(args: &CreateArgs) -> Result<(), Failure> {
     });
     let report = report.map_err(Failure::host("create", &args.cache))?;
     claim.wipe_foreign_signatures()?;
+    note_discarded(&claim);
     if args.json {
         return output::print_json(&report, true);
     }

@@ -269,8 +269,14 @@ fn add(args: &AddArgs) -> Result<(), Failure> {
 /// Runs `flaz volume remove`.
 fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     refuse_name("remove", &args.device)?;
-    manage::remove(&args.device, &args.volume, args.discard_dirty)
-        .map_err(Failure::host("volume remove", &args.device))?;
+    let state_dir = configuration::state_dir_of(Path::new(&Place::path_of(&args.device, &args.volume)));
+    manage::remove(
+        &args.device,
+        &args.volume,
+        args.discard_dirty,
+        state_dir.as_deref(),
+    )
+    .map_err(Failure::host("volume remove", &args.device))?;
     output::confirm(&format!(
         "removed volume {} of {}\n",
         args.volume,

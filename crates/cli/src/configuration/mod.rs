@@ -134,6 +134,15 @@ pub fn of_cache(cache: &Path) -> Option<Configuration> {
         .find(|found| found.cache == cache || real(&found.cache) == wanted)
 }
 
+/// The state directory of a cache that was named by its path: that of its configuration, if it names one, else the default.
+#[must_use]
+pub fn state_dir_of(cache: &Path) -> Option<PathBuf> {
+    let serve = of_cache(cache).and_then(|found| found.serve(&Given::default()).ok());
+    serve
+        .and_then(|serve| serve.state_dir)
+        .or_else(flaz_server::default_directory)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

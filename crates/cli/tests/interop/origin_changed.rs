@@ -353,6 +353,54 @@ fn replacing_a_cache_with_dirty_blocks_is_refused() {
     assert!(said.contains("was served through another cache"), "{said}");
 }
 
+/// A cache with dirty blocks is overwritten on purpose: a new cache of its origin is served, and one of another cache's origin
+/// that has dirty blocks is still refused.
+#[test]
+fn a_cache_that_was_overwritten_with_its_dirty_blocks_is_forgotten() {
+    let scratch = Scratch::new();
+    let dirty = |cache: &Cache| {
+        let server = Server::start(&scratch, cache, "--mode write-back");
+        let mut client = Client::connect(server.socket()).expect("connects");
+        client.write(8192, &[0xA5; 4096]).expect("writes");
+        drop(client);
+        assert!(!server.end_by(Signal::KILL).success());
+    };
+    let overwritten = |words: &str| {
+        Program::flaz()
+            .env("STATE_DIRECTORY", scratch.state_dir())
+            .words(words)
+    };
+    let [origin, kept] = ["origin.img", "kept.img"].map(|name| scratch.sparse(name, 64 << 20));
+    let first = Cache::create(&scratch, &origin, &CacheSpec::default());
+    dirty(&first);
+    let other = Scratch::new();
+    let second = Cache::create(&other, &kept, &CacheSpec::default());
+    dirty(&second);
+
+    let again = || {
+        overwritten("create")
+            .arg(&first.path)
+            .arg("--origin")
+            .arg(&origin)
+            .arg("--force")
+    };
+    again().fails();
+    again().arg("--discard-dirty").ok();
+    Server::start(&scratch, &first, "").stop();
+
+    // The record of the other cache is kept.
+    let third = Cache {
+        path: other.image("third.img"),
+    };
+    overwritten("create --size 32M")
+        .arg(&third.path)
+        .arg("--origin")
+        .arg(&kept)
+        .ok();
+    let said = serve(&scratch, &third, "").fails();
+    assert!(said.contains("still holds"), "{said}");
+}
+
 /// A cache has writes that its origin lacks, and finds another disk in its place: a copy, so that only its identity
 /// distinguishes them. Nothing may be written to it.
 #[test]

@@ -123,6 +123,29 @@ fn volumes_survive_kills_beside_each_other() {
     );
 }
 
+/// The origin of a volume that was removed with its dirty blocks gets a new volume, which is served.
+#[test]
+fn a_volume_that_was_removed_with_its_dirty_blocks_is_forgotten() {
+    let scratch = Scratch::new();
+    shared(&scratch);
+    let origin = scratch.sparse("origin.img", ORIGIN_BYTES);
+    let cache = add(&scratch, "one", &origin, "--shards 1");
+    let server = Server::start(&scratch, &cache, "--mode write-back");
+    let mut client = Client::connect(server.socket()).expect("it is served");
+    client.write(8192, &[0xA5; 4096]).expect("writes");
+    drop(client);
+    assert!(!server.end_by(rustix::process::Signal::KILL).success());
+    let remove = || {
+        volume(&scratch, "remove")
+            .arg("one")
+            .env("STATE_DIRECTORY", scratch.state_dir())
+    };
+    remove().fails();
+    remove().arg("--discard-dirty").ok();
+    let cache = add(&scratch, "two", &origin, "--shards 1");
+    Server::start(&scratch, &cache, "").stop();
+}
+
 /// All volumes together store what the budget of the device allows, and a volume that stops returns what it did not need.
 #[test]
 fn volumes_share_a_write_budget() {

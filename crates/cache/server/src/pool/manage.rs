@@ -36,6 +36,7 @@ use crate::daemon::{open_cache, threads_default};
 use crate::error::HostError;
 use crate::offline::{creation, open_origin_to_create};
 use crate::safety::{self, Access, Claim};
+use crate::state::note_discarded;
 use crate::status::cache_report;
 
 /// A chunk is this share of the device, within limits, if its size is not given.
@@ -295,7 +296,12 @@ fn open(device: &Path, access: Access) -> Result<(PoolClient, PoolSuperblock), H
 ///
 /// # Errors
 /// There is no such volume, it is served, or it has dirty blocks and `discard_dirty` is not given; or the device fails.
-pub fn remove(device: &Path, name: &str, discard_dirty: bool) -> Result<(), HostError> {
+pub fn remove(
+    device: &Path,
+    name: &str,
+    discard_dirty: bool,
+    state_dir: Option<&Path>,
+) -> Result<(), HostError> {
     let claim = safety::claim_shared(device, Access::ReadWrite)?;
     let (client, superblock) = open(device, Access::ReadWrite)?;
     let entry = find(device, &superblock, name)?.clone();
@@ -334,7 +340,11 @@ pub fn remove(device: &Path, name: &str, discard_dirty: bool) -> Result<(), Host
             .find(|entry| entry.number == number);
         let entry = entry.ok_or("the volume was removed by another process")?;
         Ok(pool.remove(&entry.name).await?)
-    })
+    })?;
+    if discard_dirty {
+        note_discarded(state_dir, &[entry.uuid]);
+    }
+    Ok(())
 }
 
 /// Changes the share of a volume, while it is served or not. Returns what its device has.

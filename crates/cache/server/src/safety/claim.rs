@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 
 use flaz_runtime::file::{ByteLock, is_byte_locked};
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
+use uuid::Uuid;
 
 use super::error::{CACHE_DEVICE, OriginAdvice, SafetyError};
 use super::file::{Access, failed, give_size, length, lock, open, open_exclusively, open_shared};
@@ -18,7 +19,7 @@ use super::holders::{System, Use};
 use super::node::Node;
 use super::objections::Objections;
 use super::probe::{self, Found};
-use super::signatures::Kind;
+use super::signatures::{Kind, cache_uuids};
 use super::source::Source;
 use crate::pool::MEMBERS;
 
@@ -36,6 +37,7 @@ pub struct Claim {
     made: bool,
     /// The objections that `--force` overrides.
     overruled: Objections,
+    discarded: Vec<Uuid>,
 }
 
 impl Claim {
@@ -89,6 +91,12 @@ impl Claim {
     #[must_use]
     pub fn was_made(&self) -> bool {
         self.made
+    }
+
+    /// The caches whose dirty blocks are overwritten with the user's consent: see [`Permission::discard_dirty`].
+    #[must_use]
+    pub fn discarded(&self) -> &[Uuid] {
+        &self.discarded
     }
 
     /// Wipes the signatures of previous contents after the cache was created, so that no program mistakes the device
@@ -246,6 +254,11 @@ pub fn claim_for_create(
             objections,
         });
     }
+    let discarded = if objections.lose_dirty_blocks() {
+        cache_uuids(&Source::new(&file, found_size)).map_err(failed("read", cache))?
+    } else {
+        Vec::new()
+    };
     let size_bytes = match permission.size_bytes {
         Some(wanted) => sized(&node, &file, wanted, found_size, permission.sparse)?,
         None => found_size,
@@ -268,6 +281,7 @@ pub fn claim_for_create(
         size_bytes,
         made: false,
         overruled: objections,
+        discarded,
     })
 }
 
@@ -306,6 +320,7 @@ pub fn claim_existing(cache: &Path, access: Access) -> Result<Claim, SafetyError
         size_bytes,
         made: false,
         overruled: Objections::default(),
+        discarded: Vec::new(),
     })
 }
 
@@ -331,6 +346,7 @@ pub fn claim_shared(device: &Path, access: Access) -> Result<Claim, SafetyError>
         size_bytes,
         made: false,
         overruled: Objections::default(),
+        discarded: Vec::new(),
     })
 }
 
@@ -377,6 +393,7 @@ pub fn claim_to_overwrite(path: &Path) -> Result<Claim, SafetyError> {
         size_bytes,
         made: false,
         overruled: Objections::default(),
+        discarded: Vec::new(),
     })
 }
 
@@ -439,6 +456,7 @@ fn make(cache: &Path, permission: Permission) -> Result<Claim, SafetyError> {
             size_bytes,
             made: true,
             overruled: Objections::default(),
+            discarded: Vec::new(),
         })
     };
     claim().inspect_err(|_| {

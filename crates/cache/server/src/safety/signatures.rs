@@ -11,6 +11,7 @@ use flaz_engine::format::FormatError;
 use flaz_engine::format::geometry::{SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use flaz_engine::format::superblock::{self, Superblock};
 use flaz_pool::PoolSuperblock;
+use uuid::Uuid;
 
 use super::source::Source;
 
@@ -440,6 +441,30 @@ fn confirm_flaz(source: &Source<'_>, _: u64) -> std::io::Result<Option<&'static 
     }
     dirty |= newest.is_some_and(|superblock| superblock.dirty);
     Ok(Some(if dirty { DIRTY_CACHE } else { "flaz" }))
+}
+
+/// The UUIDs of the caches on a device, as far as its superblocks can be read: that of a cache, and those of the volumes of a
+/// shared device.
+pub(super) fn cache_uuids(source: &Source<'_>) -> std::io::Result<Vec<Uuid>> {
+    let mut found = Vec::new();
+    for slot in SUPERBLOCK_SLOTS {
+        let page = source.bytes::<SUPERBLOCK_BYTES>(slot)?;
+        let parsed = page.and_then(|page| Superblock::parse(&page, source.size_bytes()).ok());
+        found.extend(parsed.map(|superblock| superblock.uuid));
+    }
+    for slot in flaz_pool::format::SLOTS {
+        let bytes = source.bytes::<{ flaz_pool::format::SUPERBLOCK_BYTES }>(slot)?;
+        let parsed = bytes.and_then(|bytes| PoolSuperblock::parse(&bytes, source.size_bytes()).ok());
+        found.extend(
+            parsed
+                .into_iter()
+                .flat_map(|pool| pool.volumes)
+                .map(|volume| volume.uuid),
+        );
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
 }
 
 /// The volumes of a shared device may contain the only copy of some writes.
