@@ -170,7 +170,7 @@ pub struct SetArgs {
     #[arg(value_name = "DEVICE")]
     pub device: PathBuf,
     /// The volume whose share changes
-    #[arg(value_name = "NAME", required_unless_present = "write_budget")]
+    #[arg(value_name = "NAME")]
     pub volume: Option<String>,
     /// The share of the volume.
     #[command(flatten)]
@@ -289,7 +289,12 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
     refuse_name("set", &args.device)?;
     let failure = Failure::host("volume set", &args.device);
     let Some(volume) = &args.volume else {
-        let budget = args.write_budget.unwrap_or_default();
+        let Some(budget) = args.write_budget else {
+            return Err(Failure::Usage(
+                "volume set: expected NAME with --at-least SIZE or --at-most SIZE, or --write-budget BUDGET for all volumes"
+                    .to_owned(),
+            ));
+        };
         manage::set_budget(&args.device, budget).map_err(failure)?;
         let report = manage::list(&args.device).map_err(Failure::host("volume set", &args.device))?;
         return output::confirm(&head(&report.cache));

@@ -165,7 +165,7 @@ fn commands_name_the_volume() {
     scratch.run("volume set ssd one --at-most 16M").succeeded();
     refused(
         "volume set ssd one --at-least 20M",
-        &["--at-most 16.0 MiB: expected at least 20.0 MiB"],
+        &["--at-least 20.0 MiB: expected at most 16.0 MiB, the limit of the volume"],
     );
     scratch.run("volume set ssd one --at-most 0").succeeded();
     refused(
@@ -185,12 +185,52 @@ fn commands_name_the_volume() {
     assert!(!scratch.path("new").exists());
     let usage = |line: &str, parts: &[&str]| scratch.run(line).refused(USAGE, parts);
     usage("volume set ssd one", &["--at-least SIZE or --at-most SIZE"]);
+    for line in ["volume set ssd", "volume set ssd --at-most 16M"] {
+        usage(line, &["expected NAME", "--write-budget BUDGET"]);
+    }
     usage("volume add ssd a:b --origin two.img", &["a:b"]);
     usage("create new --shared --origin two.img", &["--origin"]);
     usage("create new", &["--origin"]);
     assert_eq!(
         json(&scratch, "volume list ssd --json")["volumes"][0]["state"],
         "new"
+    );
+}
+
+#[test]
+fn a_new_volume_on_a_full_device_is_refused_with_the_way_out() {
+    let scratch = Scratch::new();
+    for name in ["one.img", "two.img"] {
+        scratch.file(name);
+    }
+    scratch
+        .run("create ssd --shared --size 16M --region-size 256K")
+        .succeeded();
+    scratch
+        .run("volume add ssd one --origin one.img --shards 1")
+        .succeeded();
+    let _one = serve(&scratch, "one", "");
+    let mut client = Client::connect(&scratch.path("one.nbd")).unwrap();
+    let mut random: u64 = 1;
+    for at in 0..16 {
+        let mut data = vec![0; 1 << 20];
+        for byte in &mut data {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            *byte = (random >> 56) as u8;
+        }
+        client.write(at << 20, &data).unwrap();
+    }
+    assert_eq!(json(&scratch, "volume list ssd --json")["cache"]["free_bytes"], 0);
+    scratch.run("volume add ssd two --origin two.img").refused(
+        FAILURE,
+        &[
+            "no chunk is free for volume two",
+            "a new volume needs",
+            "`flaz volume set ssd NAME --at-most LESS`",
+            "`flaz volume list ssd`",
+        ],
     );
 }
 

@@ -19,7 +19,7 @@ use flaz_engine::settings::Mode;
 use flaz_engine::write_budget::WriteBudget;
 use flaz_pool::budget::PER_DAY_MIN;
 use flaz_pool::format::CHUNK_BYTES;
-use flaz_pool::{Pool, PoolSuperblock, VolumeEntry, VolumeOptions};
+use flaz_pool::{Pool, PoolError, PoolSuperblock, VolumeEntry, VolumeOptions};
 use flaz_runtime::file::{ByteLock, FileDevice, Kind, lock_byte};
 use flaz_runtime::{Config, Runtime};
 use uuid::Uuid;
@@ -247,7 +247,8 @@ pub fn add(spec: &VolumeSpec) -> Result<CreateReport, HostError> {
                 at_least: share.0.unwrap_or(0),
                 at_most: share.1.unwrap_or(0),
             })
-            .await?;
+            .await
+            .map_err(|error| with_advice(error, &path, u64::from(least) * space.chunk_bytes))?;
         let number = prepared.number();
         let options = CreateOptions {
             wish: Sizes::Planned(geometry),
@@ -292,7 +293,23 @@ fn open(device: &Path, access: Access) -> Result<(PoolClient, PoolSuperblock), H
     })
 }
 
-/// Removes a volume, while others are served. Its space is free.
+/// What frees space for a volume that needs `bytes`, on a device that the other volumes use completely.
+fn with_advice(error: PoolError, device: &Path, bytes: u64) -> HostError {
+    if !matches!(error, PoolError::NoChunk { .. }) {
+        return error.into();
+    }
+    let device = flaz_control::shell::quoted(device);
+    format!(
+        "{error}; a new volume needs {}. To free space, limit a volume that has more than it needs, while it is served: `flaz \
+         volume set {device} NAME --at-most LESS`. When `flaz volume list {device}` shows enough free space, add the volume, \
+         then restore the limit (0: none)",
+        HumanBytes(bytes)
+    )
+    .into()
+}
+
+/// Removes a volume, while others are served. Its space is free. `state_dir`: the directory of the host records, where the dirty
+/// blocks of the volume count as discarded.
 ///
 /// # Errors
 /// There is no such volume, it is served, or it has dirty blocks and `discard_dirty` is not given; or the device fails.
@@ -360,6 +377,16 @@ pub fn set_share(device: &Path, name: &str, share: Share) -> Result<(), HostErro
     let name = name.to_owned();
     client.ask_blocking(Access::ReadWrite, async move |pool: HostPool| {
         let entry = pool.volume(&name)?;
+        if let (Some(least), None, most @ 1..) = (at_least, at_most, entry.at_most)
+            && least > most
+        {
+            return Err(format!(
+                "--at-least {}: expected at most {}, the limit of the volume (raise it with --at-most)",
+                HumanBytes(u64::from(least) * chunk_bytes),
+                HumanBytes(u64::from(most) * chunk_bytes)
+            )
+            .into());
+        }
         let least = entry.least.max(at_least.unwrap_or(entry.at_least));
         refuse_small(at_most.or(Some(entry.at_most)), least, chunk_bytes)?;
         Ok(pool.set_share(&name, at_least, at_most).await?)
