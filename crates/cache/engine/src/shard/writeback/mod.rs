@@ -159,6 +159,7 @@ impl Writeback {
             let wait_limit = self.progress.wait_limit(env.now(), started);
             if wait_limit.is_some_and(|wait_limit| wait_limit.is_zero()) {
                 let why = self.progress.failure().unwrap_or_default();
+                self.progress.note_refused(&why);
                 return Err(IoError::CacheFailed(format!(
                     "dirty limit reached and writeback is failing: {why}"
                 )));

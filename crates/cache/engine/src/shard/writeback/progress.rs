@@ -56,6 +56,8 @@ pub(in crate::shard) struct Progress {
     failure: RefCell<Option<String>>,
     /// For each of [`Failing`], its failure if it fails.
     failing: Cell<[Option<Failure>; 3]>,
+    /// Writes of clients fail because of `failure`, which was logged.
+    refusing: Cell<bool>,
     /// No device fails, but the only blocks left are damaged.
     damaged: Cell<bool>,
 }
@@ -69,6 +71,7 @@ impl Progress {
             left: Cell::new(LEFT_DAMAGED),
             failure: RefCell::new(None),
             failing: Cell::new([None; 3]),
+            refusing: Cell::new(false),
             damaged: Cell::new(false),
         }
     }
@@ -103,6 +106,7 @@ impl Progress {
     /// Everything dirty is on the origin, or a pass met no failure.
     pub(in crate::shard) fn note_well(&self) {
         self.failing.set([None; 3]);
+        self.refusing.set(false);
         if self.failure.take().is_some() {
             tracing::info!(shard = self.shard, "writeback works again");
         }
@@ -172,6 +176,21 @@ impl Progress {
             .min()
     }
 
+    /// A write of a client fails because of `why`: the writer has waited as long as it may. True: it is the first one since
+    /// writeback worked, which is logged.
+    pub(super) fn note_refused(&self, why: &str) -> bool {
+        let is_first = !self.refusing.replace(true);
+        if is_first {
+            tracing::error!(
+                shard = self.shard,
+                "writes of clients fail until writeback works again: the dirty limit is reached, and nothing has reached \
+                 the origin for {} s: {why}",
+                FAILING_WAIT_MAX.as_secs()
+            );
+        }
+        is_first
+    }
+
     /// The numbers of passes so far.
     pub(in crate::shard) fn marks(&self) -> Marks {
         Marks {
@@ -227,6 +246,16 @@ mod tests {
             Some(Duration::from_secs(10)),
             "it came later"
         );
+    }
+
+    #[test]
+    fn writes_that_fail_are_logged_once_until_writeback_works() {
+        let progress = Progress::new(0);
+        for _ in 0..2 {
+            assert!(progress.note_refused("the origin is full"));
+            assert!(!progress.note_refused("the origin is full"));
+            progress.note_well();
+        }
     }
 
     #[test]
