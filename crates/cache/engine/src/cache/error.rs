@@ -167,7 +167,10 @@ pub enum ResizeError {
         found: u64,
     },
     /// Another change of the size is under way.
-    #[error("the cache is already shrinking: wait for the end of the other `flaz resize`, or interrupt it")]
+    #[error(
+        "the cache is already shrinking: wait for the end of the other `flaz resize`, or interrupt it; one that was interrupted \
+         ends by itself within 20 seconds"
+    )]
     UnderWay,
     /// No change of the size is under way.
     #[error("the resize was cancelled: the cache keeps its old size")]

@@ -237,7 +237,10 @@ fn a_shrink_without_a_client_is_called_off() {
     let folder = tempfile::tempdir().expect("a folder");
     let (_, daemon) = shrinking(folder.path());
     let again = daemon.resize(None).expect_err("one is under way").to_string();
-    assert!(again.contains("already shrinking"), "{again}");
+    assert!(
+        again.contains("already shrinking") && again.contains("ends by itself within 20 seconds"),
+        "{again}"
+    );
     let shrink = shrink_of(&daemon).expect("status shows it");
     assert_eq!(shrink.size_bytes, 8 << 20, "that of the first client");
     assert!(shrink.regions_left > 0, "{shrink:?}");
