@@ -27,6 +27,15 @@ impl Page {
         let _ = writeln!(self.0, "{}", format!("{label:<13} {text}").trim_end());
     }
 
+    /// The lines of a text, with a label before the first one.
+    fn lines(&mut self, label: &str, text: &str) {
+        let mut lines = text.lines();
+        self.line(label, lines.next().unwrap_or_default());
+        for line in lines {
+            self.more(line);
+        }
+    }
+
     fn more(&mut self, text: &str) {
         self.line("", text);
     }

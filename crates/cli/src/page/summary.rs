@@ -1,8 +1,10 @@
 //! The short page of `flaz status`: health first, ten lines, on a terminal of at most [`COLUMNS`] columns, and one for a write budget. Its
-//! labels do not depend on values.
+//! labels do not depend on values. A long health is never cut: it takes more lines on a terminal.
 
 use std::path::Path;
 use std::time::Duration;
+
+use flaz_page::text::wrapped;
 
 use super::{Page, seconds};
 use crate::rates::Rates;
@@ -22,8 +24,9 @@ const PATH_COLUMNS: usize = 48;
 pub fn summary(report: &StatusReport, earlier: Option<(&StatusReport, Duration)>, is_cut: bool) -> String {
     let mut page = Page(String::new());
     let limit = |columns: usize| if is_cut { columns } else { usize::MAX };
+    let health = visible(&health(report).to_string());
+    page.lines("Health", &wrapped(&health, limit(COLUMNS - LABEL_COLUMNS)));
     let mut line = |label: &str, text: &str| page.line(label, &fitted(text, limit(COLUMNS - LABEL_COLUMNS)));
-    line("Health", &health(report).to_string());
     line("State", &state_line(report));
     let device = |path: &Path, bytes, more: &str| {
         let rest = format!(", {}{more}", HumanBytes(bytes));
@@ -277,10 +280,16 @@ fn shortened(path: &Path, columns: usize) -> String {
 
 /// A text that fits behind a label.
 fn fitted(text: &str, columns: usize) -> String {
-    // A path may contain anything; a line stays a line.
-    let visible = text.chars().map(|c| if c.is_control() { '?' } else { c });
+    let text = visible(text);
     if text.chars().count() <= columns {
-        return visible.collect();
+        return text;
     }
-    visible.take(columns - 2).chain("..".chars()).collect()
+    text.chars().take(columns - 2).chain("..".chars()).collect()
+}
+
+/// A path may contain anything; a line stays a line.
+fn visible(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
 }

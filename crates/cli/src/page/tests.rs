@@ -119,6 +119,26 @@ fn one_of_a_kind_is_singular() {
     }
 }
 
+#[test]
+fn the_health_is_never_cut() {
+    let clause = "the origin has grown to 734003200 bytes, 536870912 are served, and the rest is not reachable through the cache";
+    let report = StatusReport {
+        warnings: vec![format!("{clause}: `flaz volume resize` serves the rest")],
+        ..example()
+    }
+    .with_health();
+    let whole = summary(&report, None, false);
+    assert_eq!(line(&whole, "Health"), format!("warning: {clause}"));
+    let wrapped = summary(&report, None, true);
+    assert!(
+        wrapped.lines().all(|line| line.chars().count() <= 80),
+        "{wrapped}"
+    );
+    let end = wrapped.find("State ").expect("the next line");
+    let words: Vec<&str> = wrapped[..end].split_whitespace().collect();
+    assert_eq!(words.join(" "), format!("Health warning: {clause}"));
+}
+
 /// The rate of writeback so far says nothing about an origin that takes no writes.
 #[test]
 fn a_failing_writeback_has_no_time() {
