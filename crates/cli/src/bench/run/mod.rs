@@ -50,7 +50,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let started = now();
     let output = match (&args.resume, &args.output) {
         (Some(path), _) | (None, Some(path)) => path.clone(),
-        (None, None) => default_output(&started),
+        (None, None) => default_output(Path::new(""), &started),
     };
     if before.is_none() {
         not_there(&output)?;
@@ -168,7 +168,8 @@ fn now() -> String {
     utc(seconds).replace(" UTC", "Z").replace(' ', "T")
 }
 
-fn default_output(started: &str) -> PathBuf {
+/// A file in `folder` that does not exist, named after the time.
+fn default_output(folder: &Path, started: &str) -> PathBuf {
     let plain: String = started
         .chars()
         .filter_map(|c| match c {
@@ -176,7 +177,13 @@ fn default_output(started: &str) -> PathBuf {
             c => c.is_ascii_digit().then_some(c),
         })
         .collect();
-    PathBuf::from(format!("flaz-{plain}.json"))
+    let named = |number: u32| match number {
+        1 => folder.join(format!("flaz-{plain}.json")),
+        _ => folder.join(format!("flaz-{plain}-{number}.json")),
+    };
+    // Another campaign may have begun in the same second.
+    let free = (1..=u32::MAX).map(named).find(|path| !path.exists());
+    free.expect("a folder has fewer files")
 }
 
 fn not_there(path: &Path) -> Result<(), Failure> {
@@ -197,10 +204,12 @@ mod tests {
 
     #[test]
     fn results_are_named_after_the_time() {
-        assert_eq!(
-            default_output("2026-01-31T12:05:09Z"),
-            Path::new("flaz-20260131-120509.json")
-        );
+        let folder = tempfile::tempdir().unwrap();
+        let name = || default_output(folder.path(), "2026-01-31T12:05:09Z");
+        for expected in ["flaz-20260131-120509.json", "flaz-20260131-120509-2.json"] {
+            assert_eq!(name(), folder.path().join(expected));
+            std::fs::write(name(), "").unwrap();
+        }
         assert!(now().ends_with('Z') && now().len() == 20);
     }
 }
