@@ -369,3 +369,14 @@ fn an_unreadable_part_keeps_the_rest_of_its_window() {
     expected[8192..13192].fill(3);
     assert!(buffer[..4 * 4096] == expected);
 }
+
+#[test]
+fn data_of_zeroes_has_no_share_of_duplicates() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zeroes");
+    File::create(&path).unwrap().set_len(256 * MIB).unwrap();
+    let report = run(&options(&[&path]));
+    assert!(!report.coverage.exact && report.duplicates.blocks_compared == 0);
+    let page = flaz_data::study::page::study(&report);
+    assert!(page.contains("there were no other blocks to compare"), "{page}");
+}

@@ -37,6 +37,14 @@ impl std::error::Error for InputError {
     }
 }
 
+fn beginning(found: &str) -> String {
+    if found.is_empty() {
+        "it is empty".to_owned()
+    } else {
+        format!("it begins with '{found}'")
+    }
+}
+
 /// A problem of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
@@ -52,7 +60,7 @@ pub enum Problem {
     /// It is not a known format.
     #[error(
         "is not a campaign (JSON with \"format\": \"{}\"), a table (CSV with the columns {} or {}), fio JSON \
-         or IOzone text: it begins with '{found}'", FORMAT, RATE_COLUMNS.join(","), DIFFERENCE_COLUMNS.join(",")
+         or IOzone text: {}", FORMAT, RATE_COLUMNS.join(","), DIFFERENCE_COLUMNS.join(","), beginning(.found)
     )]
     NotResults {
         /// Its beginning.

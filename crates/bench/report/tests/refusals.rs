@@ -76,7 +76,7 @@ fn invalid_files_are_refused() {
     );
     says(
         &refused(&folder.file("empty", "")),
-        &["is not a campaign", "a table (CSV"],
+        &["is not a campaign", "a table (CSV", "IOzone text: it is empty"],
     );
     says(
         &refused(&folder.file("hello", "<html>\n")),

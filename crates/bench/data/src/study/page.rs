@@ -79,7 +79,9 @@ fn head(page: &mut String, report: &StudyReport) {
         &format!("{} of 4 KiB blocks", percent(&report.zeroes)),
     );
     let duplicates = &report.duplicates;
-    let text = if report.coverage.exact {
+    let text = if duplicates.blocks_compared == 0 {
+        "there were no other blocks to compare".to_owned()
+    } else if report.coverage.exact {
         format!("{:.1} % of the other blocks are duplicates", duplicates.percent)
     } else {
         format!(

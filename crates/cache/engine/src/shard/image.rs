@@ -363,11 +363,13 @@ impl<P: Platform> Shard<P> {
                     shard: self.id.number,
                 }
             })?;
-            tracing::warn!(
-                shard = self.id.number,
-                dropped,
-                "dropped blocks that the origin may have lost in a failed flush"
-            );
+            if dropped > 0 {
+                tracing::warn!(
+                    shard = self.id.number,
+                    dropped,
+                    "dropped blocks that the origin may have lost in a failed flush"
+                );
+            }
         }
         match self.map.failure() {
             Some(what) => {
