@@ -192,7 +192,6 @@ impl PlantedBug {
         Self::IntendedDirtyDropped,
         Self::CleanedForgotten,
         Self::PassEndsLate,
-        Self::OlderRunWins,
     ];
 
     /// Whether it affects only write-back.

@@ -200,6 +200,7 @@ fn index_pages_are_loaded_before_use() {
         PlantedBug::PageNotChecked,
         PlantedBug::RetiredEarly,
         PlantedBug::SlotFreedEarly,
+        PlantedBug::OlderRunWins,
     ] {
         let (_, failure) = explore_paged(goal, Some(bug));
         assert!(failure.is_some(), "{bug:?} is not found");

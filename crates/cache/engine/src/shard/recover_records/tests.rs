@@ -334,7 +334,7 @@ mod runs {
         disturbed(|cache, from, len| {
             (from..from + len)
                 .step_by(512)
-                .for_each(|slot| cache.flip_bit(slot + 9, 1))
+                .for_each(|slot| cache.poke(slot + 9, &[7; 8]))
         });
     }
 
