@@ -368,15 +368,26 @@ impl StateFile {
     }
 }
 
-/// Records that the dirty blocks of these caches were discarded with their contents, at the user's request: another cache of
-/// the same origin is not refused because of them. `directory`: the state directory.
-pub fn note_discarded(directory: Option<&Path>, caches: &[Uuid]) {
+/// Records that the dirty blocks of these caches on `device` were discarded with their contents, at the user's request: another
+/// cache of the same origin is not refused because of them. `directory`: the state directory. A cache that was last served from
+/// elsewhere still has them: `device` had a copy.
+pub fn note_discarded(directory: Option<&Path>, device: &Path, caches: &[Uuid]) {
     for &uuid in caches {
         let state = StateFile::peek(directory, uuid);
-        if let Some(record) = state.recall().filter(|record| record.dirty) {
+        let is_here = |record: &Record| record.path.as_ref().is_some_and(|path| is_on(path, device));
+        let here = state.held().record.as_ref().is_some_and(is_here);
+        if let Some(record) = state.recall().filter(|record| here && record.dirty) {
             state.note_dirty(false, record.generation);
         }
     }
+}
+
+/// Whether a recorded path is that of a cache on a device, or of a volume there.
+fn is_on(recorded: &str, device: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    let volume_of = recorded.rsplit_once(':').map(|(device, _)| device);
+    let mut paths = [Some(recorded), volume_of].into_iter().flatten();
+    real(device).is_some_and(|device| paths.any(|path| real(Path::new(path)).as_ref() == Some(&device)))
 }
 
 fn file_name(uuid: Uuid) -> String {
@@ -571,6 +582,32 @@ mod tests {
             other.to_string().ends_with("last served from /dev/ssd"),
             "{other}"
         );
+    }
+
+    /// A device with a copy of the cache, or another one, says nothing about the dirty blocks.
+    #[test]
+    fn only_the_discarded_cache_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, name).unwrap();
+            path
+        };
+        let (device, copy) = (file("ssd"), file("copy"));
+        let states = directory.path().join("states");
+        let state = |number| StateFile::open(Some(&states), Uuid::from_u128(number));
+        let volume = PathBuf::from(format!("{}:a", device.display()));
+        for (number, path) in [(1, &device), (2, &volume), (3, &device)] {
+            assert!(state(number).of_cache_at(path).note(memory(1), None));
+            assert!(state(number).note_dirty(true, 2));
+        }
+        let all = [1, 2].map(Uuid::from_u128);
+        let dirty = || [1, 2, 3].map(|number| state(number).recall().unwrap().dirty);
+        note_discarded(Some(&states), &copy, &all);
+        note_discarded(Some(&states), &directory.path().join("gone"), &all);
+        assert_eq!(dirty(), [true; 3]);
+        note_discarded(Some(&states), &device, &all);
+        assert_eq!(dirty(), [false, false, true]);
     }
 
     #[test]

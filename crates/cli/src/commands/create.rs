@@ -117,7 +117,7 @@ fn remove_made(cache: &Path) {
 fn note_discarded(claim: &Claim) {
     if !claim.discarded().is_empty() {
         let state_dir = configuration::state_dir_of(claim.path());
-        flaz_server::note_discarded(state_dir.as_deref(), claim.discarded());
+        flaz_server::note_discarded(state_dir.as_deref(), claim.path(), claim.discarded());
     }
 }
 

@@ -359,7 +359,7 @@ pub fn remove(
         Ok(pool.remove(&entry.name).await?)
     })?;
     if discard_dirty {
-        note_discarded(state_dir, &[entry.uuid]);
+        note_discarded(state_dir, device, &[entry.uuid]);
     }
     Ok(())
 }
