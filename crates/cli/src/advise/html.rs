@@ -7,9 +7,9 @@ use flaz_page::drawing::{Drawing, Scale, round_step};
 use flaz_page::table::table;
 use flaz_page::text::{escape, prose};
 
-use super::text::{has_estimates, measured, multiple, ratio, saved};
+use super::text::{has_estimates, latency, measured, multiple, ratio, saved};
 use crate::report::AdviseReport;
-use crate::size::{HumanBytes, HumanCount, HumanMicros};
+use crate::size::{HumanBytes, HumanCount};
 
 const STYLE: &str = "\
 :root { --curve: #1f6feb; --band: #cfe0fb; --now: #c2410c; }
@@ -131,7 +131,7 @@ fn curve(report: &AdviseReport) -> String {
         };
         let class = if it == 1.0 { "mark now" } else { "mark point" };
         let bytes = HumanBytes((report.capacity_bytes as f64 * it) as u64);
-        let title = format!("{} ({bytes}): {}", multiple(it), ratio(point.hit_ratio));
+        let title = format!("{} ({bytes}): {}", multiple(it), ratio(report, point.hit_ratio));
         drawing.dot(class, place(it, point.hit_ratio.value), 5.0, &title);
         if it == 1.0 {
             let (left, top) = place(it, point.hit_ratio.value);
@@ -148,8 +148,8 @@ fn sizes(main: &mut String, report: &AdviseReport) {
         vec![
             multiple(size.multiple),
             HumanBytes(size.capacity_bytes).to_string(),
-            ratio(size.hit_ratio),
-            HumanMicros(size.mean_us).to_string(),
+            ratio(report, size.hit_ratio),
+            latency(size.mean_us),
             saved(size.origin_blocks_saved_per_s),
         ]
     });
@@ -174,8 +174,8 @@ fn codecs(main: &mut String, report: &AdviseReport) {
             format!("{}{}", codec.codec, if codec.in_use { " (in use)" } else { "" }),
             format!("{:.2}:1", codec.ratio),
             format!("{:.2}x", codec.capacity_factor),
-            ratio(codec.hit_ratio),
-            HumanMicros(codec.mean_us).to_string(),
+            ratio(report, codec.hit_ratio),
+            latency(codec.mean_us),
         ]
     });
     let heads = ["Codec", "Ratio", "Blocks in the cache", "Hits", "Mean latency"];

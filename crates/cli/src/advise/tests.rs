@@ -129,6 +129,28 @@ fn without_reads_the_page_says_so() {
 }
 
 #[test]
+fn what_needs_reads_is_unknown_without_them() {
+    let mut report = AdviseReport {
+        measured: AdviseMeasured::default(),
+        window: AdviseWindow::default(),
+        ..example()
+    };
+    let unknown = |ratio: &mut AdviseRatio, mean_us: &mut f64| {
+        (ratio.value, ratio.low, ratio.high, *mean_us) = (0.0, 0.0, 0.0, 0.0);
+    };
+    for size in &mut report.sizes {
+        unknown(&mut size.hit_ratio, &mut size.mean_us);
+    }
+    for codec in &mut report.codecs {
+        unknown(&mut codec.hit_ratio, &mut codec.mean_us);
+    }
+    for page in [text::page(&report, false), html::page(&report)] {
+        assert!(!page.contains("0.0 +- 0.0"), "{page}");
+        assert!(!page.contains("0.00 us"), "{page}");
+    }
+}
+
+#[test]
 fn the_html_page_is_well_formed() {
     let page = html::page(&example());
     assert!(

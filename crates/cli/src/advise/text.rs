@@ -76,13 +76,6 @@ fn state(page: &mut String, report: &AdviseReport) {
 
 /// What was measured, in a line.
 pub(super) fn measured(report: &AdviseReport) -> String {
-    let latency = |us: f64| {
-        if us > 0.0 {
-            HumanMicros(us).to_string()
-        } else {
-            "-".to_owned()
-        }
-    };
     let measured = &report.measured;
     format!(
         "{:.1} % hits; a hit takes {}, a miss {}",
@@ -90,6 +83,15 @@ pub(super) fn measured(report: &AdviseReport) -> String {
         latency(measured.hit_us),
         latency(measured.miss_us)
     )
+}
+
+/// A latency that is known if something was read.
+pub(super) fn latency(us: f64) -> String {
+    if us > 0.0 {
+        HumanMicros(us).to_string()
+    } else {
+        "-".to_owned()
+    }
 }
 
 /// A capacity in units of the present one.
@@ -102,8 +104,11 @@ pub(super) fn multiple(multiple: f64) -> String {
     }
 }
 
-/// A hit ratio with half of its interval.
-pub(super) fn ratio(ratio: AdviseRatio) -> String {
+/// A hit ratio with half of its interval; unknown if no sampled block was read.
+pub(super) fn ratio(report: &AdviseReport, ratio: AdviseRatio) -> String {
+    if report.window.sampled_blocks == 0.0 {
+        return "-".to_owned();
+    }
     let half = (ratio.high - ratio.low) / 2.0;
     format!("{:.1} +- {:.1} %", ratio.value * 100.0, half * 100.0)
 }
@@ -129,8 +134,8 @@ fn sizes(page: &mut String, report: &AdviseReport) {
             "{:<13} {:>10} {:>16} {:>14} {:>20}",
             multiple(size.multiple),
             HumanBytes(size.capacity_bytes).to_string(),
-            ratio(size.hit_ratio),
-            HumanMicros(size.mean_us).to_string(),
+            ratio(report, size.hit_ratio),
+            latency(size.mean_us),
             saved(size.origin_blocks_saved_per_s)
         );
     }
@@ -152,8 +157,8 @@ fn codecs(page: &mut String, report: &AdviseReport) {
             page,
             "{name:<13} {:>10} {:>16} {:>14} {:>20}",
             format!("{:.2}:1", codec.ratio),
-            ratio(codec.hit_ratio),
-            HumanMicros(codec.mean_us).to_string(),
+            ratio(report, codec.hit_ratio),
+            latency(codec.mean_us),
             format!("{:.2}x", codec.capacity_factor)
         );
     }
