@@ -123,10 +123,12 @@ fn one_of_a_kind_is_singular() {
 fn the_health_is_never_cut() {
     let clause = "the origin has grown to 734003200 bytes, 536870912 are served, and the rest is not reachable through the cache";
     let report = StatusReport {
-        warnings: vec![format!("{clause}: `flaz volume resize` serves the rest")],
+        health: Some(Health {
+            level: HealthLevel::Warning,
+            reasons: vec![clause.to_owned()],
+        }),
         ..example()
-    }
-    .with_health();
+    };
     let whole = summary(&report, None, false);
     assert_eq!(line(&whole, "Health"), format!("warning: {clause}"));
     let wrapped = summary(&report, None, true);
