@@ -209,7 +209,7 @@ fn a_new_volume_on_a_full_device_is_refused_with_the_way_out() {
     scratch
         .run("volume add ssd one --origin one.img --shards 1")
         .succeeded();
-    let _one = serve(&scratch, "one", "");
+    let _one = serve(&scratch, "one", "--mode write-back");
     let mut client = Client::connect(&scratch.path("one.nbd")).unwrap();
     let mut random: u64 = 1;
     for at in 0..16 {
