@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - Of each run, the next change is known before an entry is returned. So the changes of a block meet, oldest first.
-//! - Pages of runs are read once, in order.
+//! - Pages of runs are read in order, and used once they are known to be those that were written.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +13,7 @@ use std::ops::Range;
 use super::bulk::{CLEAN, DROP};
 use super::entry::Entry;
 use super::pass::{Packed, Run, RunPlan};
-use super::run::{Cursor, Seal};
+use super::run::{Cursor, Seal, check};
 use super::slots::CHUNK_SLOTS;
 use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
@@ -43,26 +43,32 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// The next change. `None`: there is none in the pages that were read.
-    fn next(&mut self, plan: RunPlan) -> Result<Option<(LocalBlock, u64)>, String> {
+    fn next(&mut self, page_bytes: usize) -> Option<(LocalBlock, u64)> {
         loop {
-            let at = (self.page - self.first) as usize * plan.page_bytes;
-            let Some(page) = self.bytes.get(at..at + plan.page_bytes) else {
-                return Ok(None);
-            };
-            let seal = Seal {
-                mark: plan.mark,
-                run: self.run.number,
-                page: self.page,
-            };
-            let cursor = match &mut self.cursor {
-                Some(cursor) => cursor,
-                none => none.insert(Cursor::open(page, seal)?),
-            };
+            let at = (self.page - self.first) as usize * page_bytes;
+            let page = self.bytes.get(at..at + page_bytes)?;
+            let cursor = self.cursor.get_or_insert_with(Cursor::start);
             if let Some(change) = cursor.next(page) {
-                return Ok(Some(change));
+                return Some(change);
             }
             (self.page, self.cursor) = (self.page + 1, None);
         }
+    }
+
+    /// Takes the pages that were read, if they are what was written.
+    fn supply(&mut self, bytes: &[u8], plan: RunPlan) -> Result<(), String> {
+        for (page, number) in bytes.chunks(plan.page_bytes).zip(self.page..) {
+            let seal = Seal {
+                mark: plan.mark,
+                run: self.run.number,
+                page: number,
+            };
+            check(page, seal)?;
+        }
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bytes);
+        self.first = self.page;
+        Ok(())
     }
 
     /// The slots that must be read next, `most` at most. `None`: all were.
@@ -71,7 +77,7 @@ impl Reader<'_> {
         let (chunk, within) = ((self.page / CHUNK_SLOTS) as usize, self.page % CHUNK_SLOTS);
         let count = left.min(CHUNK_SLOTS - within).min(most);
         (count > 0).then(|| {
-            let first = self.run.chunks[chunk] + within;
+            let first = self.run.chunks[chunk].slot + within;
             first..first + count
         })
     }
@@ -134,12 +140,11 @@ impl<'a> Merge<'a> {
     }
 
     /// The next change of a run becomes known, or the run hungry.
-    fn advance(&mut self, source: usize) -> Result<(), String> {
-        match self.readers[source].next(self.plan)? {
+    fn advance(&mut self, source: usize) {
+        match self.readers[source].next(self.plan.page_bytes) {
             Some((block, what)) => self.next.push(Reverse((block, self.rank(source), what))),
             None => self.hungry.push(source),
         }
-        Ok(())
     }
 
     /// Of the changes of a block, the one with the lowest comes first.
@@ -151,14 +156,11 @@ impl<'a> Merge<'a> {
     }
 
     /// What to do next.
-    ///
-    /// # Errors
-    /// A page is not the one that was written; what is wrong, in words.
-    pub fn step(&mut self) -> Result<Step, String> {
+    pub fn step(&mut self) -> Step {
         loop {
             while let Some(source) = self.hungry.last() {
                 match self.readers[*source].wanted(self.read_pages) {
-                    Some(slots) => return Ok(Step::Read(slots)),
+                    Some(slots) => return Step::Read(slots),
                     None => drop(self.hungry.pop()),
                 }
             }
@@ -168,14 +170,14 @@ impl<'a> Merge<'a> {
                 Some((block, entry)) if Some(block) != next => {
                     self.block = None;
                     if let Some(entry) = entry {
-                        return Ok(Step::Entry(block, entry));
+                        return Step::Entry(block, entry);
                     }
                     continue;
                 }
                 _ => {}
             }
             let Some(block) = next else {
-                return Ok(Step::Done);
+                return Step::Done;
             };
             let Reverse((_, rank, what)) = self.next.pop().expect("there is one");
             let before = self.block.and_then(|(_, entry)| entry);
@@ -188,7 +190,7 @@ impl<'a> Merge<'a> {
             if rank == self.readers.len() {
                 self.advance_array();
             } else {
-                self.advance(self.rank(rank))?;
+                self.advance(self.rank(rank));
             }
         }
     }
@@ -196,14 +198,13 @@ impl<'a> Merge<'a> {
     /// The bytes of the slots that [`Step::Read`] named.
     ///
     /// # Errors
-    /// As [`Self::step`].
+    /// They are not those that were written; what is wrong, in words. The next step is the same.
     pub fn supply(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let source = self.hungry.pop().expect("a run is read");
-        let reader = &mut self.readers[source];
-        reader.bytes.clear();
-        reader.bytes.extend_from_slice(bytes);
-        reader.first = reader.page;
-        self.advance(source)
+        let source = *self.hungry.last().expect("a run is read");
+        self.readers[source].supply(bytes, self.plan)?;
+        self.hungry.pop();
+        self.advance(source);
+        Ok(())
     }
 
     /// A chunk whose pages are not needed any more, to be given back; its first slot.
@@ -211,6 +212,6 @@ impl<'a> Merge<'a> {
         let is_done = |reader: &&mut Reader<'_>| (reader.page / CHUNK_SLOTS) as usize > reader.run.given_back;
         let run = &mut self.readers.iter_mut().find(is_done)?.run;
         run.given_back += 1;
-        Some(run.chunks[run.given_back - 1])
+        Some(run.chunks[run.given_back - 1].slot)
     }
 }

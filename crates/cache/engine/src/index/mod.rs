@@ -25,6 +25,7 @@ pub use leaf::PAGE_BYTES;
 pub use merge::{Merge, Step};
 pub use paged::{FRAMES_MIN, ImagePage, PageImage, PagePlan, PageRead, PageWrite, PagedIndex};
 pub use pass::{CHANGES_MIN, Pass, RunPlan};
+pub use slots::CHUNK_SLOTS;
 
 use crate::format::geometry::RECORDS_PER_BLOCK_MAX;
 use crate::format::group::{GROUP_ALIGN_BYTES, GROUP_BLOCKS_MAX};

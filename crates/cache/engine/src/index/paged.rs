@@ -256,7 +256,7 @@ impl PagedIndex {
 
     // Slots that no page has, for a recovery.
 
-    /// Where runs of changes are.
+    /// The pages of runs of changes.
     #[must_use]
     pub fn run_plan(&self) -> RunPlan {
         RunPlan {
@@ -265,13 +265,7 @@ impl PagedIndex {
         }
     }
 
-    /// Whether [`Self::lend_chunk`] may have a chunk.
-    #[must_use]
-    pub fn can_lend(&self) -> bool {
-        self.slots.can_lend()
-    }
-
-    /// Lends slots that follow one another; returns the first. At least half of all slots remain to pages.
+    /// Lends slots that follow one another, while more than half of all are free; returns the first.
     pub fn lend_chunk(&mut self) -> Option<u32> {
         self.slots.take_chunk()
     }

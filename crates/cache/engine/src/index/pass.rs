@@ -8,8 +8,8 @@
 //! at the end                   merge
 //! ```
 //!
-//! Where there is no room for a run and the array is full, the range ends at its median: entries behind it are dropped, and later changes
-//! there are ignored. Then there is another pass over all changes, for the range that follows.
+//! Where there is no room for a run and the array is full, the range ends at its median: entries behind it are dropped, with the chunks of
+//! runs that have no others, and later changes there are ignored. Then there is another pass over all changes, for the range that follows.
 //!
 //! Invariants:
 //! - In a pass the end of the range only moves down. So no change of a block in the range was ignored, and the last one wins: those in the
@@ -35,6 +35,8 @@ pub const CHANGES_MIN: usize = 16;
 
 /// Runs that there may be with any memory.
 const RUNS_MIN: usize = 4;
+/// One part in so many of the memory is the least for pages in a merge.
+const MERGE_SHARE: usize = 4;
 
 /// Bits of what happens to a block.
 const WHAT_MASK: u64 = CLEAN | VALUE_MASK;
@@ -73,19 +75,27 @@ fn both(first: u64, second: u64) -> u64 {
     }
 }
 
+/// Pages of a run in slots that follow one another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    /// The first one.
+    pub(super) slot: u32,
+    /// The first block.
+    first: LocalBlock,
+}
+
 /// Sorted changes on the device.
 #[derive(Debug)]
 pub(super) struct Run {
     /// Of all runs of a recovery.
     pub(super) number: u32,
     pub(super) pages: u32,
-    /// The first slot of each chunk.
-    pub(super) chunks: Vec<u32>,
+    pub(super) chunks: Vec<Chunk>,
     /// Number of those that were given back.
     pub(super) given_back: usize,
 }
 
-/// Where the runs of a recovery are.
+/// The pages of the runs of a recovery.
 #[derive(Clone, Copy, Debug)]
 pub struct RunPlan {
     /// Tells the pages of this opening from all others.
@@ -111,6 +121,8 @@ pub struct Pass {
     /// How many changes are in the last chunk, and its pages, and how many before it are in the last run.
     sending: (usize, u32),
     sent: usize,
+    /// Slots of chunks that are behind the end.
+    dropped: Vec<u32>,
 }
 
 impl Pass {
@@ -137,6 +149,7 @@ impl Pass {
             runs_begun: 0,
             sending: (0, 0),
             sent: 0,
+            dropped: Vec::new(),
         }
     }
 
@@ -191,14 +204,17 @@ impl Pass {
 
     /// Begins a run of all changes. False: they are so few that there is room for more in the array, or for all if this `is_last`.
     pub fn begin_run(&mut self, is_last: bool) -> bool {
+        // A merge needs a page of each run in memory, and a quarter of it is enough for larger reads.
+        let most = self.changes_max * Self::CHANGE_BYTES / MERGE_SHARE / self.plan.page_bytes;
+        if !is_last && self.runs.len() >= most.max(RUNS_MIN) {
+            return false;
+        }
         self.fold();
         let is_worth_it = match is_last {
             true => !self.runs.is_empty() && !self.changes.is_empty(),
             false => self.changes.len() > self.changes_max / 2,
         };
-        // A merge needs a page of each run in memory.
-        let most = self.changes_max * Self::CHANGE_BYTES / self.plan.page_bytes;
-        if !is_worth_it || self.runs.len() >= most.max(RUNS_MIN) {
+        if !is_worth_it {
             return false;
         }
         self.runs.push(Run {
@@ -241,7 +257,10 @@ impl Pass {
     pub fn chunk_written(&mut self, first_slot: u32) {
         let run = self.runs.last_mut().expect("a run was begun");
         let (count, pages) = std::mem::take(&mut self.sending);
-        run.chunks.push(first_slot);
+        run.chunks.push(Chunk {
+            slot: first_slot,
+            first: self.changes[self.sent].block(),
+        });
         run.pages += pages;
         self.sent += count;
     }
@@ -252,10 +271,18 @@ impl Pass {
         self.runs.pop_if(|run| run.chunks.is_empty());
     }
 
+    /// Chunks that are not needed any more; their first slots.
+    pub fn take_dropped(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.dropped)
+    }
+
     /// Chunks of all runs that were not given back yet; their first slots.
     pub fn take_chunks(&mut self) -> Vec<u32> {
         let runs = std::mem::take(&mut self.runs).into_iter();
-        runs.flat_map(|run| run.chunks.into_iter().skip(run.given_back))
+        let chunks = runs.flat_map(|run| run.chunks.into_iter().skip(run.given_back));
+        chunks
+            .map(|chunk| chunk.slot)
+            .chain(self.take_dropped())
             .collect()
     }
 
@@ -268,6 +295,12 @@ impl Pass {
         );
         let kept = self.changes.partition_point(|change| change.block() < end);
         self.changes.truncate(kept);
+        for run in &mut self.runs {
+            let kept = run.chunks.partition_point(|chunk| chunk.first < end);
+            self.dropped
+                .extend(run.chunks.drain(kept..).map(|chunk| chunk.slot));
+            run.pages = run.pages.min(kept as u32 * CHUNK_SLOTS);
+        }
         self.range.end = match planted(PlantedBug::PassEndsLate) {
             true => LocalBlock(end.0 + GROUP_BLOCKS_MAX as u64),
             false => end,

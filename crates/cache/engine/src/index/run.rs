@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! - In a run each block has one change, and blocks ascend.
-//! - A page says nothing without the page before it but its own changes: it begins with a whole block number.
+//! - A page can be read without the page before it: it begins with a whole block number.
 //! - The seal tells a page from all others of all recoveries. So what an earlier recovery has left is as invalid as damage.
 
 use super::bulk::{CLEAN, DROP};
@@ -89,20 +89,25 @@ pub(super) struct Cursor {
     next: u64,
 }
 
+/// Checks that a page is the one that was written.
+///
+/// # Errors
+/// It is another page, or damaged; what is wrong, in words.
+pub(super) fn check(page: &[u8], seal: Seal) -> Result<(), String> {
+    let found = page.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let expected = seal.checksum(page);
+    match found {
+        Some(found) if found == expected => Ok(()),
+        _ => Err(format!("its checksum is not {expected:#010x}")),
+    }
+}
+
 impl Cursor {
     /// Before the first change of a page.
-    ///
-    /// # Errors
-    /// It is another page, or damaged; what is wrong, in words.
-    pub(super) fn open(page: &[u8], seal: Seal) -> Result<Self, String> {
-        let found = page.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-        let expected = seal.checksum(page);
-        match found {
-            Some(found) if found == expected => Ok(Self {
-                at: CHECKSUM_BYTES,
-                next: 0,
-            }),
-            _ => Err(format!("its checksum is not {expected:#010x}")),
+    pub(super) fn start() -> Self {
+        Self {
+            at: CHECKSUM_BYTES,
+            next: 0,
         }
     }
 
@@ -178,7 +183,8 @@ mod tests {
                 };
                 let left = changes[read.len()..].iter().copied();
                 let count = fill(&mut page, seal, left);
-                let some = all(&page, Cursor::open(&page, seal).expect("it is the page"));
+                check(&page, seal).expect("it is the page");
+                let some = all(&page, Cursor::start());
                 assert_eq!(some.len(), count);
                 read.extend(some);
                 assert!(count >= (512 - CHECKSUM_BYTES) / CHANGE_BYTES_MAX || read.len() == changes.len());
@@ -204,15 +210,15 @@ mod tests {
             Seal { run: 2, ..seal },
             Seal { page: 0, ..seal },
         ] {
-            assert!(Cursor::open(&page, other).is_err(), "{other:?}");
+            assert!(check(&page, other).is_err(), "{other:?}");
         }
         for at in 0..page.len() {
             page[at] ^= 1;
-            assert!(Cursor::open(&page, seal).is_err(), "byte {at}");
+            assert!(check(&page, seal).is_err(), "byte {at}");
             page[at] ^= 1;
         }
-        assert!(Cursor::open(&page, seal).is_ok());
-        assert!(Cursor::open(&[], seal).is_err());
+        assert!(check(&page, seal).is_ok());
+        assert!(check(&[], seal).is_err());
     }
 
     #[test]

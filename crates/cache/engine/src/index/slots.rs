@@ -1,7 +1,7 @@
 //! The places of index pages on the device: which of them are free.
 
 /// Slots of a chunk.
-pub(super) const CHUNK_SLOTS: u32 = u8::BITS;
+pub const CHUNK_SLOTS: u32 = u8::BITS;
 
 /// One bit for each slot; set: in use.
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub(super) struct Slots {
     in_use: u32,
     /// The search for a free one begins with this word, so that pages that are written together are near each other.
     next: usize,
+    /// That for a chunk, downwards.
+    next_chunk: usize,
 }
 
 impl Slots {
@@ -27,6 +29,7 @@ impl Slots {
             count,
             in_use: 0,
             next: 0,
+            next_chunk: (count.div_ceil(64) as usize).saturating_sub(1),
         }
     }
 
@@ -71,20 +74,24 @@ impl Slots {
         self.count - self.in_use > self.count / 2
     }
 
-    /// Takes a chunk of free slots that follow one another, far from those that [`Self::take`] returns, unless that leaves less than half
-    /// of all. Returns the first.
+    /// Takes a chunk of free slots that follow one another, far from those that [`Self::take`] returns, while more than half of all are
+    /// free. Returns the first.
     pub(super) fn take_chunk(&mut self) -> Option<u32> {
-        let free = |word: &u64| {
+        if !self.can_lend() {
+            return None;
+        }
+        let free = |word: u64| {
             (0..u64::BITS / CHUNK_SLOTS)
                 .rev()
                 .find(|n| word >> (n * CHUNK_SLOTS) & 0xff == 0)
         };
-        let mut words = self.words.iter().enumerate().rev();
-        let found = words.find_map(|(at, word)| Some(at as u32 * u64::BITS + free(word)? * CHUNK_SLOTS));
-        let first = found.filter(|_| self.can_lend())?;
-        self.words[(first / u64::BITS) as usize] |= 0xff << (first % u64::BITS);
-        self.in_use += CHUNK_SLOTS;
-        Some(first)
+        let len = self.words.len();
+        let mut words = (0..len).map(|n| (self.next_chunk + len - n) % len);
+        let found = words.find_map(|at| Some((at, free(self.words[at])? * CHUNK_SLOTS)));
+        let (at, bit) = found?;
+        self.words[at] |= 0xff << bit;
+        (self.next_chunk, self.in_use) = (at, self.in_use + CHUNK_SLOTS);
+        Some(at as u32 * u64::BITS + bit)
     }
 
     pub(super) fn give_back_chunk(&mut self, first: u32) {

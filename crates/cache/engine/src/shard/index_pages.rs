@@ -108,8 +108,8 @@ impl<P: Platform> Shard<P> {
         let (mut reads, mut done) = (iter(reads).buffered(READS_MAX), 0);
         while let Some((first, some, read)) = reads.next().await {
             let read = read.map_err(|error| damaged(error.to_string()))?;
-            done += some.len() as u128;
-            progress.at(done, pages.len() as u128);
+            done += some.len();
+            progress.done(done as f64 / pages.len() as f64);
             for page in some {
                 let bytes = &read[(page.slot - first) as usize * page_bytes..][..page_bytes];
                 let entries = image.entries(*page, bytes);

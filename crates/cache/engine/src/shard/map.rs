@@ -525,7 +525,7 @@ impl BlockMap {
         self.index.table().borrow_mut().reserve(changes);
     }
 
-    /// Where a recovery may keep changes.
+    /// The pages of changes that a recovery keeps on the device.
     pub(super) fn run_plan(&self) -> RunPlan {
         match self.index.pages() {
             Some(pages) => pages.index().borrow().run_plan(),
@@ -536,13 +536,7 @@ impl BlockMap {
         }
     }
 
-    /// Whether there are chunks of free slots for that.
-    pub(super) fn can_lend(&self) -> bool {
-        let pages = self.index.pages();
-        pages.is_some_and(|pages| pages.index().borrow().can_lend())
-    }
-
-    /// Lends a chunk; returns its first slot.
+    /// Lends a chunk of free slots for them; returns the first.
     pub(super) fn lend_chunk(&self) -> Option<u32> {
         self.index.pages()?.index().borrow_mut().lend_chunk()
     }

@@ -145,55 +145,79 @@ impl Changes<'_> {
     }
 }
 
-/// Reports the regions of a shard one by one, as the passes over them proceed.
+/// Reports the regions of a shard one by one, as reading and handing over proceed.
+///
+/// Invariant: what was told stands. If there is more to do than was assumed, because the range of a pass ends earlier or begins anew, the
+/// regions that are left are told over what is left to do: a start that proceeds is never silent for long.
 pub(super) struct Progress<F> {
     tell: F,
     told: u64,
     regions: u64,
     /// Of all passes.
     blocks: LocalBlock,
+    /// The range of the pass, as far as is known.
+    range: Range<LocalBlock>,
+    /// How much of all was done, and how much was told, when the range was known last.
+    since: (f64, u64),
 }
 
 impl<F: Fn()> Progress<F> {
     /// Calls `tell` as often as there are regions. Passes are over these `blocks`.
     pub(super) fn new(tell: F, regions: u64, blocks: LocalBlock) -> Self {
-        let told = 0;
         Self {
             tell,
-            told,
+            told: 0,
             regions,
             blocks,
+            range: LocalBlock(0)..blocks,
+            since: (0.0, 0),
         }
     }
 
     /// `part` of `whole` regions were read, of the only pass or of one of `range`. The latter is half of what the pass does.
     fn read(&mut self, range: Option<Range<LocalBlock>>, part: usize, whole: usize) {
-        let (part, whole) = (part as u128, whole.max(1) as u128);
+        let part = part as f64 / whole.max(1) as f64;
         match range {
-            None => self.at(part, whole),
-            Some(range) => {
-                let (from, end) = (u128::from(range.start.0), u128::from(range.end.0));
-                self.at(
-                    2 * from * whole + (end - from) * part,
-                    2 * u128::from(self.blocks.0) * whole,
-                );
-            }
+            None => self.done(part),
+            Some(range) => self.done_of(&range, part / 2.0),
         }
     }
 
     /// The entries of a pass of `range` are in the index, up to a block.
     pub(super) fn handed_over(&mut self, range: &Range<LocalBlock>, upto: LocalBlock) {
-        let part = u128::from(range.end.0) + u128::from(upto.0);
-        self.at(part, 2 * u128::from(self.blocks.0));
+        let all = (range.end.0 - range.start.0).max(1);
+        self.done_of(range, 0.5 + (upto.0 - range.start.0) as f64 / all as f64 / 2.0);
     }
 
-    /// `part` of `whole` is done.
-    pub(super) fn at(&mut self, part: u128, whole: u128) {
-        let done = u128::from(self.regions) * part / whole;
-        while u128::from(self.told) < done {
+    fn done_of(&mut self, range: &Range<LocalBlock>, part: f64) {
+        let share = |block: LocalBlock| block.0 as f64 / self.blocks.0.max(1) as f64;
+        let (from, end) = (share(range.start), share(range.end));
+        let done = from + (end - from) * part;
+        if self.range != *range {
+            self.range = range.clone();
+            self.since = (done, self.told);
+        }
+        self.done(done);
+    }
+
+    /// A part of all is done.
+    pub(super) fn done(&mut self, part: f64) {
+        let (from, told) = self.since;
+        let left = (self.regions - told) as f64;
+        let now = told + (left * (part - from) / (1.0 - from).max(f64::MIN_POSITIVE)) as u64;
+        self.tell_upto(now.min(self.regions));
+    }
+
+    fn tell_upto(&mut self, now: u64) {
+        while self.told < now {
             (self.tell)();
             self.told += 1;
         }
+    }
+
+    /// All is done.
+    pub(super) fn end(mut self) {
+        self.tell_upto(self.regions);
     }
 }
 
@@ -256,7 +280,7 @@ impl<P: Platform> Shard<P> {
                 batches.apply();
             }
         }
-        progress.at(1, 1);
+        progress.end();
         Ok(found)
     }
 

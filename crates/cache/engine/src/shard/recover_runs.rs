@@ -3,9 +3,14 @@
 //! Invariants:
 //! - Runs are only in slots that no page of the index has, and mean nothing to another recovery.
 //! - A run that cannot be written or read costs time, never an entry: what is not in a run stays in memory, and after a failed read the
-//!   entries that are missing come from another pass, which writes no runs.
+//!   entries that are missing come from another pass.
+//! - The slots of a write or read that failed are not used again.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::Duration;
+
+use flaz_device::Env;
 
 use super::errors::RecoverError;
 use super::manifest_reader::Manifest;
@@ -13,7 +18,7 @@ use super::recover_records::Progress;
 use super::{Platform, Shard};
 use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::format::manifest::RegionUse;
-use crate::index::{Entry, Pass, Step};
+use crate::index::{CHUNK_SLOTS, Entry, Pass, Step};
 use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
 
@@ -21,8 +26,11 @@ use crate::units::LocalBlock;
 const RUN_ENTRIES: usize = 8 << 10;
 /// Times that pages of a run are read before they count as damaged.
 const READ_TRIES: u32 = 2;
-/// Failed writes after which there are no runs any more.
+/// Failed writes and reads after which no more runs are written.
 const FAILED_WRITES_MAX: u32 = 4;
+const FAILED_READS_MAX: u32 = 3;
+/// How long a recovery waits after a failed write.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Whether and where changes are written.
 #[derive(Debug, Default)]
@@ -33,7 +41,7 @@ pub(super) struct Runs {
 
 impl Runs {
     fn are_written(&self) -> bool {
-        self.failed_writes < FAILED_WRITES_MAX && self.failed_reads == 0
+        self.failed_writes < FAILED_WRITES_MAX && self.failed_reads < FAILED_READS_MAX
     }
 }
 
@@ -49,27 +57,35 @@ pub(super) struct HandOver<'a> {
 impl<P: Platform> Shard<P> {
     /// Writes the changes of a pass to the device as a run, if there is room and it is worth it. The last one has what is left.
     pub(super) async fn write_run(&self, pass: &mut Pass, runs: &mut Runs, is_last: bool) {
-        if !runs.are_written() || !self.map.can_lend() || !pass.begin_run(is_last) {
+        self.return_chunks(pass.take_dropped());
+        if !runs.are_written() {
             return;
         }
-        while runs.are_written()
-            && let Some(chunk) = pass.next_chunk()
-            && let Some(slot) = self.map.lend_chunk()
+        let mut lent = self.map.lend_chunk();
+        let page_bytes = self.map.run_plan().page_bytes;
+        if lent.is_none() || !pass.begin_run(is_last) {
+            self.return_chunks(lent);
+            return;
+        }
+        while let Some(chunk) = pass.next_chunk()
+            && let Some(slot) = lent.take()
         {
-            match self
-                .cache
-                .write_pages(slot, self.map.run_plan().page_bytes, &chunk)
-                .await
-            {
+            match self.cache.write_pages(slot, page_bytes, &chunk).await {
                 Ok(()) => pass.chunk_written(slot),
-                // The chunk is not used again.
                 Err(error) => {
                     runs.failed_writes += 1;
-                    tracing::warn!(shard = self.id.number, %error, "changes of a recovery cannot be written; it takes longer");
+                    tracing::warn!(shard = self.id.number, %error, "changes of a recovery cannot be written; it may take longer");
+                    self.env.sleep(RETRY_PAUSE).await;
                 }
             }
+            lent = runs.are_written().then(|| self.map.lend_chunk()).flatten();
         }
+        self.return_chunks(lent);
         pass.end_run();
+    }
+
+    fn return_chunks(&self, chunks: impl IntoIterator<Item = u32>) {
+        chunks.into_iter().for_each(|chunk| self.map.return_chunk(chunk));
     }
 
     /// Hands the entries of a pass over to the index. Returns the block from which on there are more: usually the end of the pass.
@@ -85,12 +101,14 @@ impl<P: Platform> Shard<P> {
     ) -> Result<LocalBlock, RecoverError> {
         let range = pass.range();
         let outcome = self.merge_runs(pass, over, progress).await;
-        for slot in pass.take_chunks() {
-            self.map.return_chunk(slot);
+        let mut chunks = pass.take_chunks();
+        if let Err(MergeError::Run { slots, .. }) = &outcome {
+            chunks.retain(|chunk| !(*chunk..chunk + CHUNK_SLOTS).contains(&slots.start));
         }
+        self.return_chunks(chunks);
         match outcome {
             Ok(()) => Ok(range.end),
-            Err(MergeError::Run { from, what }) => {
+            Err(MergeError::Run { from, what, .. }) => {
                 let shard = self.id.number;
                 tracing::warn!(
                     shard,
@@ -118,8 +136,7 @@ impl<P: Platform> Shard<P> {
         // Entries of blocks before it are in the index.
         let mut from = range.start;
         loop {
-            let step = merge.step().map_err(|what| MergeError::Run { from, what })?;
-            match step {
+            match merge.step() {
                 Step::Entry(block, entry) => {
                     let group = LocalBlock(block.0 - block.0 % GROUP_BLOCKS_MAX as u64);
                     if some.len() >= RUN_ENTRIES && some.last().is_some_and(|(last, _)| *last < group) {
@@ -131,17 +148,16 @@ impl<P: Platform> Shard<P> {
                     some.push((block, entry));
                 }
                 Step::Read(slots) => {
-                    let mut read = self.cache.read_pages(slots.clone(), page_bytes).await;
-                    for _ in 1..READ_TRIES {
-                        if read.is_err() {
-                            read = self.cache.read_pages(slots.clone(), page_bytes).await;
+                    let mut supplied = Err(String::new());
+                    for _ in 0..READ_TRIES {
+                        if supplied.is_err() {
+                            let read = self.cache.read_pages(slots.clone(), page_bytes).await;
+                            supplied = read
+                                .map_err(|error| error.to_string())
+                                .and_then(|bytes| merge.supply(&bytes));
                         }
                     }
-                    let supplied = match read {
-                        Ok(bytes) => merge.supply(&bytes),
-                        Err(error) => Err(error.to_string()),
-                    };
-                    supplied.map_err(|what| MergeError::Run { from, what })?;
+                    supplied.map_err(|what| MergeError::Run { from, slots, what })?;
                     while let Some(slot) = merge.take_free() {
                         self.map.return_chunk(slot);
                     }
@@ -180,8 +196,12 @@ impl<P: Platform> Shard<P> {
 
 /// Why a merge ended early.
 enum MergeError {
-    /// Pages of a run cannot be read. Entries from here on are missing.
-    Run { from: LocalBlock, what: String },
+    /// Pages of a run in these slots cannot be read. Entries of blocks from here on are missing.
+    Run {
+        from: LocalBlock,
+        slots: Range<u32>,
+        what: String,
+    },
     /// Pages of the index cannot be read or written.
     Index(String),
 }

@@ -222,7 +222,7 @@ impl<P: Platform> CacheIo<P> {
         self.read_pages(slot..slot + 1, bytes).await
     }
 
-    /// Reads index pages of `bytes` bytes each in slots that follow one another, at a start: not for lookups.
+    /// Reads pages of `bytes` bytes each in slots that follow one another, at a start: not for lookups.
     ///
     /// # Errors
     /// The device's, counted as a failed read.

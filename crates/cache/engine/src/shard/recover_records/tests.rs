@@ -204,35 +204,44 @@ fn no_more_memory_is_taken_than_the_regions_can_need() {
 #[test]
 fn progress_only_goes_up_and_ends_with_all_regions() {
     let told = Cell::new(0);
-    let mut progress = Progress {
-        tell: || told.set(told.get() + 1),
-        told: 0,
-        regions: 10,
-        blocks: LocalBlock(100),
-    };
-    for (part, whole, expected) in [(0, 7, 0), (3, 10, 3), (2, 10, 3), (7, 8, 8), (1, 1, 10)] {
-        progress.at(part, whole);
+    let mut progress = Progress::new(|| told.set(told.get() + 1), 10, LocalBlock(100));
+    for (part, expected) in [(0.0, 0), (0.35, 3), (0.2, 3), (0.85, 8)] {
+        progress.done(part);
         assert_eq!(told.get(), expected);
     }
+    progress.end();
+    assert_eq!(told.get(), 10);
 }
 
+/// The range of a pass becomes smaller, and a merge cannot go on and begins anew: whatever is done later is told.
 #[test]
-fn progress_of_passes_counts_what_they_read_and_hand_over() {
+fn progress_of_passes_goes_on_with_all_that_they_do() {
     let told = Cell::new(0);
-    let mut progress = Progress::new(|| told.set(told.get() + 1), 100, LocalBlock(100));
-    let (first, second) = (LocalBlock(0)..LocalBlock(40), LocalBlock(40)..LocalBlock(100));
-    progress.read(Some(first.clone()), 1, 2);
-    assert_eq!(told.get(), 10);
-    progress.read(Some(first.clone()), 2, 2);
-    assert_eq!(told.get(), 20);
-    progress.handed_over(&first, LocalBlock(20));
-    assert_eq!(told.get(), 30);
-    progress.handed_over(&first, LocalBlock(40));
-    assert_eq!(told.get(), 40);
-    progress.read(Some(second.clone()), 2, 2);
-    assert_eq!(told.get(), 70);
-    progress.handed_over(&second, LocalBlock(100));
-    assert_eq!(told.get(), 100);
+    let mut progress = Progress::new(|| told.set(told.get() + 1), 1000, LocalBlock(100));
+    let range = |from, end| LocalBlock(from)..LocalBlock(end);
+    let mut before = 0;
+    let mut rises = |what: &str| {
+        assert!(told.get() > before, "{what}");
+        before = told.get();
+    };
+    progress.read(Some(range(0, 100)), 7, 10);
+    rises("a part was read");
+    assert_eq!(told.get(), 350);
+    progress.read(Some(range(0, 40)), 8, 10);
+    progress.read(Some(range(0, 40)), 9, 10);
+    rises("a part of a smaller range was read");
+    progress.handed_over(&range(0, 40), LocalBlock(20));
+    rises("a part was handed over");
+    // It begins anew.
+    progress.read(Some(range(20, 100)), 1, 10);
+    progress.read(Some(range(20, 100)), 2, 10);
+    rises("it is read again");
+    progress.handed_over(&range(20, 100), LocalBlock(60));
+    rises("there is more");
+    progress.handed_over(&range(20, 100), LocalBlock(100));
+    assert!((999..=1000).contains(&told.get()), "{}", told.get());
+    progress.end();
+    assert_eq!(told.get(), 1000);
 }
 
 /// With an area for index pages, changes that do not fit in memory are written there.
@@ -313,8 +322,8 @@ mod runs {
         let disturb = || {
             let (cache, env) = (crashed.disks.cache.clone(), crashed.disks.env.clone());
             crashed.disks.env.spawn(async move {
-                loop {
-                    env.sleep(Duration::from_micros(20)).await;
+                for _ in 0..300 {
+                    env.sleep(Duration::from_micros(100)).await;
                     happens(&cache, from, len);
                 }
             });
@@ -332,8 +341,9 @@ mod runs {
     #[test]
     fn runs_whose_bytes_change_are_not_used() {
         disturbed(|cache, from, len| {
+            // Once in each chunk.
             (from..from + len)
-                .step_by(512)
+                .step_by(8 * 512)
                 .for_each(|slot| cache.poke(slot + 9, &[7; 8]))
         });
     }
