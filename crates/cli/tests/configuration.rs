@@ -3,8 +3,10 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -271,6 +273,12 @@ fn the_sockets_of_a_killed_daemon_are_removed() {
     let kill = |mut server: Server| {
         server.0.kill().unwrap();
         server.0.wait().unwrap();
+        // The kernel may release them a moment later than the process.
+        for entry in fs::read_dir(scratch.path("run")).unwrap() {
+            while UnixStream::connect(entry.as_ref().unwrap().path()).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
     };
     for command in ["list --json", "status disk", "top --count 1", "serve second.img"] {
         kill(scratch.serve("disk"));
