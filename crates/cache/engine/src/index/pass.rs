@@ -15,9 +15,9 @@
 //! - In a pass the end of the range only moves down. So no change of a block in the range was ignored, and the last one wins: those in the
 //!   array are later than those in runs, and those of a run later than those of the runs before it.
 //! - A group is in one pass: the ends of ranges are multiples of [`GROUP_BLOCKS_MAX`].
-//! - The memory for `changes_max` changes, 16 bytes each, is the only one, but for a few bytes for each chunk of a run. A merge has it for
-//!   the pages that it reads. Without runs, at least three eighths as many blocks have entries in each pass but the last, unless later
-//!   changes drop them.
+//! - The array has room for `changes_max` changes, 16 bytes each. A merge needs a page of each run besides what is left in the array: at most
+//!   a quarter as much, unless there are few changes at all. Chunks take a few bytes each. Without runs, at least three eighths as many blocks
+//!   have entries in each pass but the last, unless later changes drop them.
 
 use std::ops::Range;
 
