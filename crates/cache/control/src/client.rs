@@ -12,7 +12,7 @@ use crate::protocol::{REPLY_LINE_MAX, Reply, Request};
 /// How long a daemon may take to answer a request.
 pub const ANSWER: Duration = Duration::from_secs(10);
 
-/// How often a client that waits looks whether it was interrupted.
+/// How often a waiting client checks whether it was interrupted.
 const LOOK: Duration = Duration::from_millis(100);
 /// Advice about a daemon that does not answer.
 const HUNG: &str = ": a device may be slow; see the log of the daemon, and try again";
@@ -77,8 +77,7 @@ impl Client {
         self.ask_unless(&|| false, request, timeout)
     }
 
-    /// The same for a request that takes long, until `interrupted` is true. The daemon gives the request up when this connection
-    /// is closed.
+    /// The same for a long request, until `interrupted` returns true. The daemon cancels the request when this connection is closed.
     ///
     /// # Errors
     /// The same, or [`ControlError::Interrupted`].

@@ -76,10 +76,10 @@ impl Places {
             .collect()
     }
 
-    /// Removes the sockets that killed daemons of this user have left in its runtime directory: those that no process has.
+    /// Removes stale sockets of killed daemons from this user's runtime directory.
     pub fn remove_stale_sockets(&self) {
         let directory = self.daemon_directory();
-        // In another directory, another user might exchange a file after the look at it.
+        // In a directory that others can write to, a file could be replaced between check and removal.
         if check_directory(&directory).is_err() {
             return;
         }
@@ -109,7 +109,7 @@ impl Places {
     }
 }
 
-/// Whether a socket has a default name, which no user has given.
+/// Whether a socket has a default name, not one that a user chose.
 fn is_default(path: &Path) -> bool {
     let is_uuid = path
         .file_stem()

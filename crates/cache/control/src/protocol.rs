@@ -10,7 +10,7 @@
 //! > {"v":1,"cmd":"set","mode":"write-around"}        keys as of `flaz set`, sequential-cutoff in bytes
 //! < {"v":1,"ok":true,"settings":{..}}                all settings then in force; the change is stored in the cache
 //! > {"v":1,"cmd":"set-until-restart","mode":".."}    the same, not stored
-//! > {"v":1,"cmd":"flush"}                            answered when all that was dirty is on the origin; given up if the client
+//! > {"v":1,"cmd":"flush"}                            reply after all dirty blocks are on the origin; canceled if the client
 //!                                                    disconnects
 //! < {"v":1,"ok":true,"dirty_blocks":0}               written meanwhile, or damaged
 //! > {"v":1,"cmd":"resize","size":1048576}            how much of the cache device to use; without size: all of it
@@ -23,8 +23,8 @@
 //! < {"v":1,"ok":true,"gives_bytes":262144}           what it begins to give back; 0 if it needs it itself
 //! > {"v":1,"cmd":"make-room","keep_bytes":1048576}   the cache device becomes smaller: give back the rest, move from its end
 //! < {"v":1,"ok":true,"shrinking":{..}}               a ShrinkProgress: asked again and again
-//! > {"v":1,"cmd":"detach"}                           write-through from now on, flush, then stop; given up if the client
-//!                                                    disconnects before all is on the origin: the mode is as before
+//! > {"v":1,"cmd":"detach"}                           switch to write-through, flush, stop; canceled if the client disconnects
+//!                                                    before the flush ends: the mode is restored
 //! < {"v":1,"ok":true}                                detached
 //! < {"v":1,"ok":false,"error":"..","users":[".."]}   as of a stop
 //! > {"v":1,"cmd":"stop","wait":true}                 wait: answer when stopped (default), or at once

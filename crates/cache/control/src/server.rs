@@ -25,7 +25,7 @@ use crate::protocol::{REQUEST_LINE_MAX, Reply, Request};
 
 /// Maximum number of clients.
 pub const CLIENTS_MAX: usize = 16;
-/// Maximum number of their threads: a thread that waits for the end of a stop continues after its client has left.
+/// Maximum number of their threads: a thread that waits for the end of a stop continues after its client has disconnected.
 pub const THREADS_MAX: usize = 64;
 /// How long a client may be silent.
 pub const IDLE: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ const BACKLOG: i32 = 16;
 
 /// Handles requests. Called from several threads at once; a `stop` that waits may block.
 pub trait ControlHandler: Send + Sync {
-    /// Handles one request. One that takes long may be given up when its client has left.
+    /// Handles one request. The handler may cancel a long request after its client has disconnected.
     fn handle(&self, request: Request, client: Asker<'_>) -> Reply;
 }
 
@@ -50,7 +50,7 @@ pub trait ControlHandler: Send + Sync {
 pub struct Asker<'a>(&'a UnixStream);
 
 impl Asker<'_> {
-    /// Whether the client has closed the connection, or has ended.
+    /// Whether the client has disconnected or exited.
     #[must_use]
     pub fn has_left(self) -> bool {
         let mut events = [PollFd::new(self.0, PollFlags::empty())];
@@ -334,7 +334,7 @@ fn admit(stream: UnixStream, number: usize, shared: &Arc<Shared>) -> Result<(), 
     Ok(())
 }
 
-/// Clients that have not left. A stop that a stalled device delays may outlive its client.
+/// Clients that are still connected. A stop that a stalled device delays may outlive its client.
 fn clients_there(shared: &Shared) -> usize {
     lock_streams(shared)
         .iter()

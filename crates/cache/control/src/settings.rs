@@ -454,7 +454,7 @@ mod tests {
             ("write-budget", "half"),
         ] {
             let why = SettingsPatch::default().set(key, value).unwrap_err();
-            // A codec is a thing of its own, not only a setting.
+            // A codec is also named where it is not a setting.
             let why = why.to_string();
             assert!(key == "codec" || !why.contains(key), "{why}");
             let assignment = format!("{key}={value}");

@@ -1,4 +1,4 @@
-//! Sockets that daemons have left because they were killed.
+//! Stale sockets of killed daemons.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 
-/// Removes a socket of this user that no process has. While a daemon starts in its directory, it stays.
+/// Removes a socket of this user that no process has open, unless a daemon is starting in its directory.
 pub(crate) fn remove(path: &Path) {
     match try_remove(path) {
         Ok(true) => tracing::debug!("removed the socket {} of a killed daemon", path.display()),
@@ -22,7 +22,7 @@ fn try_remove(path: &Path) -> io::Result<bool> {
     let Some(directory) = path.parent() else {
         return Ok(false);
     };
-    // A daemon holds this lock from its look at an old socket until it has its own.
+    // A starting daemon holds this lock from the check of an old socket until its own socket is bound.
     let lock = std::fs::File::open(directory)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
     let metadata = std::fs::symlink_metadata(path)?;
@@ -34,8 +34,8 @@ fn try_remove(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether a process has the socket, even one that does not listen yet: it refuses a datagram by its type, and a file without a
-/// process refuses it as a connection. The process does not notice.
+/// Whether a process has the socket open, even if it does not listen yet. Connecting a datagram socket to it fails with EPROTOTYPE if a
+/// process has it open, and with ECONNREFUSED if none has. The process does not notice.
 fn is_in_use(path: &Path) -> io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;

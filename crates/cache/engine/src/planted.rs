@@ -139,7 +139,7 @@ pub enum PlantedBug {
     CleanedForgotten,
     /// A pass of recovery keeps blocks of which it has dropped records, which matters only with [`recover_by_passes`].
     PassEndsLate,
-    /// Of the changes of a block in two runs of a recovery, the older one counts, which matters only with [`recover_by_passes`].
+    /// A recovery applies the changes of a block from two sorted runs in the wrong order. Matters only with [`recover_by_passes`].
     OlderRunWins,
 }
 

@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(found.to_string(), expected);
         let policy = "lru".parse::<PolicyKind>().expect_err("there is no LRU");
         assert_eq!(policy.to_string(), "expected one of s3-fifo, second-touch, fifo");
-        // In JSON nobody else names the setting.
+        // A JSON error has no other place for the name of the setting.
         let json = serde_json::from_str::<Mode>("\"write-behind\"").expect_err("no such mode");
         let expected = format!("mode 'write-behind': {expected}");
         assert!(json.to_string().starts_with(&expected), "{json}");

@@ -368,9 +368,9 @@ impl StateFile {
     }
 }
 
-/// Records that the dirty blocks of these caches on `device` were discarded with their contents, at the user's request: another
-/// cache of the same origin is not refused because of them. `directory`: the state directory. A cache that was last served from
-/// elsewhere still has them: `device` had a copy.
+/// Records that the user discarded the dirty blocks of these caches on `device`, so that a new cache of the same origin is not refused
+/// because of them. `directory`: the state directory. Records of caches that were last served from another device do not change: `device`
+/// held only a copy.
 pub fn note_discarded(directory: Option<&Path>, device: &Path, caches: &[Uuid]) {
     for &uuid in caches {
         let state = StateFile::peek(directory, uuid);
@@ -382,7 +382,7 @@ pub fn note_discarded(directory: Option<&Path>, device: &Path, caches: &[Uuid]) 
     }
 }
 
-/// Whether a recorded path is that of a cache on a device, or of a volume there.
+/// Whether a recorded path names a cache on this device, or one of its volumes.
 fn is_on(recorded: &str, device: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().ok();
     let volume_of = recorded.rsplit_once(':').map(|(device, _)| device);
@@ -584,7 +584,7 @@ mod tests {
         );
     }
 
-    /// A device with a copy of the cache, or another one, says nothing about the dirty blocks.
+    /// Discarding a copy of the cache does not clear the record of the original.
     #[test]
     fn only_the_discarded_cache_is_forgotten() {
         let directory = tempfile::tempdir().unwrap();

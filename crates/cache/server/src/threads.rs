@@ -28,7 +28,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(300);
 const START_STALLED: Duration = Duration::from_secs(600);
 /// How often the progress of a recovery is checked, and reported to systemd.
 const PROGRESS_EVERY: Duration = Duration::from_secs(20);
-/// How often [`Threads::ask_unless`] looks whether anybody still needs the answers.
+/// How often [`Threads::ask_unless`] checks for cancellation.
 const GONE_LOOK: Duration = Duration::from_millis(100);
 
 /// The parameters that are common to all threads.
@@ -131,11 +131,11 @@ impl Threads {
         self.ask_and_wait(order, wait)
     }
 
-    /// [`Threads::ask`] for an order that takes long, until `gone` says that nobody needs the answers. A thread gives the order
-    /// up when nobody waits for its answer.
+    /// [`Threads::ask`] for a long order, canceled when `gone` returns true. A thread cancels the order when its answer is no longer
+    /// awaited.
     ///
     /// # Errors
-    /// As [`Threads::ask`], or nobody needs the answers.
+    /// As [`Threads::ask`], or the order was canceled.
     pub(crate) fn ask_unless<T: Send>(
         &self,
         gone: &dyn Fn() -> bool,

@@ -33,7 +33,7 @@ use crate::state_records::StateRecords;
 use crate::status::Cleaning;
 use crate::timed::Timed;
 
-/// How often a thread that writes all dirty blocks to the origin looks whether anybody still waits for it.
+/// How often a flush checks whether it was canceled.
 const ABANDONED_LOOK: Duration = Duration::from_millis(100);
 
 /// The parameters of a thread.
@@ -209,7 +209,7 @@ impl Worker {
         });
     }
 
-    /// Writes all dirty blocks to the origin, as long as anybody waits for it.
+    /// Writes all dirty blocks to the origin, unless canceled.
     fn clean(&self, reply: OneSender<Result<(), IoError>>) {
         let shards = self.shards.clone();
         Rt.spawn(async move {

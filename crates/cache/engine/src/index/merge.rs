@@ -1,10 +1,10 @@
-//! The entries that the changes of a pass come to: those in runs on the device, and those in memory.
+//! K-way merge of sorted runs and of the changes in memory: the index entries of a pass.
 //!
-//! This part does no I/O: [`Merge::step`] says what must be read next.
+//! This module does no I/O: [`Merge::step`] requests the pages to read next.
 //!
 //! Invariants:
-//! - Of each run, the next change is known before an entry is returned. So the changes of a block meet, oldest first.
-//! - Pages of runs are read in order, and used once they are known to be those that were written.
+//! - No entry is returned before the next change of every run is known. So all changes of a block are applied together, oldest run first.
+//! - Pages of a run are read in order, and used only after their checksum was verified.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,14 +18,14 @@ use super::slots::CHUNK_SLOTS;
 use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
 
-/// What a merge does next.
+/// The next step of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A block has this entry. Blocks ascend.
+    /// The entry of a block. Blocks ascend.
     Entry(LocalBlock, Entry),
-    /// These slots must be read, and given to [`Merge::supply`].
+    /// Read these slots, and pass the bytes to [`Merge::supply`].
     Read(Range<u32>),
-    /// All entries were returned.
+    /// There are no more entries.
     Done,
 }
 
@@ -33,16 +33,16 @@ pub enum Step {
 #[derive(Debug)]
 struct Reader<'a> {
     run: &'a mut Run,
-    /// The pages that were read last, and the number of the first one in the run.
+    /// The pages read last, and the number of the first one within the run.
     bytes: Vec<u8>,
     first: u32,
-    /// The place of the next change: a page, and a place in it.
+    /// The position of the next change: a page, and a position within it.
     page: u32,
     cursor: Option<Cursor>,
 }
 
 impl Reader<'_> {
-    /// The next change. `None`: there is none in the pages that were read.
+    /// The next change. `None`: more pages must be read, or the run has ended.
     fn next(&mut self, page_bytes: usize) -> Option<(LocalBlock, u64)> {
         loop {
             let at = (self.page - self.first) as usize * page_bytes;
@@ -55,7 +55,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes the pages that were read, if they are what was written.
+    /// Accepts the pages that were read, if their checksums match.
     fn supply(&mut self, bytes: &[u8], plan: RunPlan) -> Result<(), String> {
         for (page, number) in bytes.chunks(plan.page_bytes).zip(self.page..) {
             let seal = Seal {
@@ -71,7 +71,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The slots that must be read next, `most` at most. `None`: all were.
+    /// The slots to read next, at most `most`. `None`: end of the run.
     fn wanted(&self, most: u32) -> Option<Range<u32>> {
         let left = self.run.pages - self.page;
         let (chunk, within) = ((self.page / CHUNK_SLOTS) as usize, self.page % CHUNK_SLOTS);
@@ -90,18 +90,18 @@ pub struct Merge<'a> {
     readers: Vec<Reader<'a>>,
     plan: RunPlan,
     end: LocalBlock,
-    /// Pages that are read at a time.
+    /// Pages per read.
     read_pages: u32,
-    /// The next change of each source: its block, the source, and what happens to the block. The oldest source comes first, the array last.
+    /// The next change of each source: block, source, change. Sources are the runs, oldest first, then the changes in memory.
     next: BinaryHeap<Reverse<(LocalBlock, usize, u64)>>,
-    /// Runs whose next change must be read.
+    /// Runs whose next change is unknown until pages are read.
     hungry: Vec<usize>,
-    /// A block, and its entry after the changes so far.
+    /// The current block, and its entry after the changes applied so far.
     block: Option<(LocalBlock, Option<Entry>)>,
 }
 
 impl<'a> Merge<'a> {
-    /// Of blocks below `end`. The pages of the runs are read into so many bytes.
+    /// Merges changes of blocks below `end`. The pages of all runs together take at most `memory_bytes`, but at least one page each.
     pub(super) fn new(
         changes: &'a [Packed],
         runs: &'a mut [Run],
@@ -139,7 +139,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// The next change of a run becomes known, or the run hungry.
+    /// Decodes the next change of a run, or marks the run as hungry.
     fn advance(&mut self, source: usize) {
         match self.readers[source].next(self.plan.page_bytes) {
             Some((block, what)) => self.next.push(Reverse((block, self.rank(source), what))),
@@ -147,7 +147,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Of the changes of a block, the one with the lowest comes first.
+    /// Order of the sources: changes of a block are applied in ascending rank.
     fn rank(&self, source: usize) -> usize {
         match planted(PlantedBug::OlderRunWins) {
             true => self.readers.len() - 1 - source,
@@ -155,7 +155,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// What to do next.
+    /// Advances the merge.
     pub fn step(&mut self) -> Step {
         loop {
             while let Some(source) = self.hungry.last() {
@@ -195,10 +195,10 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// The bytes of the slots that [`Step::Read`] named.
+    /// Accepts the contents of the slots that [`Step::Read`] requested.
     ///
     /// # Errors
-    /// They are not those that were written; what is wrong, in words. The next step is the same.
+    /// A checksum does not match. [`Self::step`] requests the same slots again.
     pub fn supply(&mut self, bytes: &[u8]) -> Result<(), String> {
         let source = *self.hungry.last().expect("a run is read");
         self.readers[source].supply(bytes, self.plan)?;
@@ -207,7 +207,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// A chunk whose pages are not needed any more, to be given back; its first slot.
+    /// The first slot of a chunk that was read completely, for the caller to release. Each chunk is returned once.
     pub fn take_free(&mut self) -> Option<u32> {
         let is_done = |reader: &&mut Reader<'_>| (reader.page / CHUNK_SLOTS) as usize > reader.run.given_back;
         let run = &mut self.readers.iter_mut().find(is_done)?.run;

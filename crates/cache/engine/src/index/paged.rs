@@ -254,9 +254,9 @@ impl PagedIndex {
         frames + self.directory.memory_bytes() + self.slots.memory_bytes() + regions
     }
 
-    // Slots that no page has, for a recovery.
+    // Free slots that a recovery uses for sorted runs.
 
-    /// The pages of runs of changes.
+    /// How the pages of runs are written.
     #[must_use]
     pub fn run_plan(&self) -> RunPlan {
         RunPlan {
@@ -265,12 +265,12 @@ impl PagedIndex {
         }
     }
 
-    /// Lends slots that follow one another, while more than half of all are free; returns the first.
+    /// Takes a chunk of consecutive slots, while more than half of all slots are free. Returns the first slot.
     pub fn lend_chunk(&mut self) -> Option<u32> {
         self.slots.take_chunk()
     }
 
-    /// Takes them back.
+    /// Releases a chunk.
     pub fn return_chunk(&mut self, first: u32) {
         self.slots.give_back_chunk(first);
     }

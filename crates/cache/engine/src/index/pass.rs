@@ -1,23 +1,26 @@
 //! The index entries of a range of blocks, computed from changes in order: for a recovery whose index is larger than the memory for it.
 //!
-//! The changes are collected in an array. When it is nearly full, they are sorted by block, of each block one change stays, and the owner
-//! writes these as a *run* to pages on the device that the index does not use yet. After all changes, the array and the runs are merged.
+//! This is an external merge sort. Changes are collected in an array. When the array is nearly full, it is sorted by block, the changes of
+//! each block are combined into one, and the caller writes the array as a *run* to free index slots on the device. After the last change,
+//! the runs and the array are merged.
 //!
 //! ```text
-//! for each change              push; is_nearly_full, begin_run, then next_chunk and chunk_written as often as there is room
-//! at the end                   merge
+//! for each change              push
+//! when is_nearly_full          begin_run; next_chunk, chunk_written until all is written or no slot is free; end_run
+//! after the last change        merge
 //! ```
 //!
-//! Where there is no room for a run and the array is full, the range ends at its median: entries behind it are dropped, with the chunks of
-//! runs that have no others, and later changes there are ignored. Then there is another pass over all changes, for the range that follows.
+//! If no slot is free and the array is full, the range is cut at the median block of the array: changes beyond the new end are dropped,
+//! chunks of runs that hold no others are released, and later changes beyond it are ignored. Another pass over all changes computes the
+//! rest.
 //!
 //! Invariants:
-//! - In a pass the end of the range only moves down. So no change of a block in the range was ignored, and the last one wins: those in the
-//!   array are later than those in runs, and those of a run later than those of the runs before it.
+//! - The end of the range only decreases during a pass. So no change of a block in the range is ever ignored, and the last one wins: changes
+//!   in the array are newer than those in runs, and changes of a run are newer than those of earlier runs.
 //! - A group is in one pass: the ends of ranges are multiples of [`GROUP_BLOCKS_MAX`].
-//! - The array has room for `changes_max` changes, 16 bytes each. A merge needs a page of each run besides what is left in the array: at most
-//!   a quarter as much, unless there are few changes at all. Chunks take a few bytes each. Without runs, at least three eighths as many blocks
-//!   have entries in each pass but the last, unless later changes drop them.
+//! - Memory: `changes_max` changes of 16 bytes, and a few bytes per chunk. A merge needs one page per run in addition to the changes left in
+//!   the array: at most a quarter of the array, except with fewer than [`RUNS_MIN`] runs. Without runs, every pass but the last covers blocks
+//!   with at least 3/8 `changes_max` entries, unless later changes drop them.
 
 use std::ops::Range;
 
@@ -33,9 +36,9 @@ use crate::units::{BlockNumber, LocalBlock};
 /// Fewest changes of a pass: half of them are more blocks than a group has.
 pub const CHANGES_MIN: usize = 16;
 
-/// Runs that there may be with any memory.
+/// Number of runs permitted with any amount of memory.
 const RUNS_MIN: usize = 4;
-/// One part in so many of the memory is the least for pages in a merge.
+/// The minimum of memory for pages in a merge is this fraction of the array.
 const MERGE_SHARE: usize = 4;
 
 /// Bits of what happens to a block.
@@ -66,7 +69,7 @@ impl Packed {
     }
 }
 
-/// What two changes of a block come to.
+/// Combines two successive changes of a block.
 fn both(first: u64, second: u64) -> u64 {
     match (first, second) {
         (DROP | CLEAN, CLEAN) => first,
@@ -75,10 +78,10 @@ fn both(first: u64, second: u64) -> u64 {
     }
 }
 
-/// Pages of a run in slots that follow one another.
+/// Pages of a run in consecutive slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
-    /// The first one.
+    /// The first slot.
     pub(super) slot: u32,
     /// The first block.
     first: LocalBlock,
@@ -87,18 +90,18 @@ pub(super) struct Chunk {
 /// Sorted changes on the device.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// Of all runs of a recovery.
+    /// Unique within a recovery.
     pub(super) number: u32,
     pub(super) pages: u32,
     pub(super) chunks: Vec<Chunk>,
-    /// Number of those that were given back.
+    /// Number of chunks released so far.
     pub(super) given_back: usize,
 }
 
-/// The pages of the runs of a recovery.
+/// How the pages of runs are written.
 #[derive(Clone, Copy, Debug)]
 pub struct RunPlan {
-    /// Tells the pages of this opening from all others.
+    /// Distinguishes the pages of this opening from those of all others.
     pub mark: u64,
     /// Bytes of a page.
     pub page_bytes: usize,
@@ -107,7 +110,7 @@ pub struct RunPlan {
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Pass {
-    /// One for each of some blocks, sorted, then others in order.
+    /// Combined changes sorted by block, followed by newer changes in order of arrival.
     changes: Vec<Packed>,
     changes_max: usize,
     range: Range<LocalBlock>,
@@ -116,12 +119,12 @@ pub struct Pass {
     plan: RunPlan,
     /// Oldest first.
     runs: Vec<Run>,
-    /// Of all passes.
+    /// Number of runs of all passes.
     runs_begun: u32,
-    /// How many changes are in the last chunk, and its pages, and how many before it are in the last run.
+    /// Changes and pages of the chunk being written; changes already written to the current run.
     sending: (usize, u32),
     sent: usize,
-    /// Slots of chunks that are behind the end.
+    /// First slots of chunks beyond the end of the range, to be released.
     dropped: Vec<u32>,
 }
 
@@ -173,7 +176,7 @@ impl Pass {
         }
     }
 
-    /// Leaves one change of each block.
+    /// Sorts the changes, and combines those of each block.
     fn fold(&mut self) {
         self.changes.sort_unstable();
         let is_oldest = self.runs.is_empty();
@@ -185,7 +188,7 @@ impl Pass {
                 what = both(what, change.what());
                 at += 1;
             }
-            // A block without older changes has no entry.
+            // Without an older change, the block has no entry to drop or clean.
             if !(is_oldest && matches!(what, DROP | CLEAN)) {
                 self.changes[kept] = Packed::new(block, 0, what);
                 kept += 1;
@@ -196,15 +199,16 @@ impl Pass {
 
     // Runs.
 
-    /// Whether the changes should become a run, if there is room.
+    /// Whether the array should be written as a run.
     #[must_use]
     pub fn is_nearly_full(&self) -> bool {
         self.changes.len() >= self.changes_max / 4 * 3
     }
 
-    /// Begins a run of all changes. False: they are so few that there is room for more in the array, or for all if this `is_last`.
+    /// Begins a run. False: combining the changes freed enough of the array, or the number of runs is at its maximum. `is_last`: no changes
+    /// follow; then false means that a run is not needed.
     pub fn begin_run(&mut self, is_last: bool) -> bool {
-        // A merge needs a page of each run in memory, and a quarter of it is enough for larger reads.
+        // A merge holds at least one page of each run in memory.
         let most = self.changes_max * Self::CHANGE_BYTES / MERGE_SHARE / self.plan.page_bytes;
         if !is_last && self.runs.len() >= most.max(RUNS_MIN) {
             return false;
@@ -227,7 +231,7 @@ impl Pass {
         true
     }
 
-    /// The next [`CHUNK_SLOTS`] pages of the run. `None`: it has all changes, and the array has none.
+    /// Encodes the next [`CHUNK_SLOTS`] pages of the run. `None`: all changes were written.
     pub fn next_chunk(&mut self) -> Option<Vec<u8>> {
         let run = self.runs.last().expect("a run was begun");
         let (mut count, mut pages) = (0, 0);
@@ -253,7 +257,7 @@ impl Pass {
         (count > 0).then_some(chunk)
     }
 
-    /// The pages of [`Self::next_chunk`] are in these slots.
+    /// The chunk from [`Self::next_chunk`] was written to the slots from `first_slot` on.
     pub fn chunk_written(&mut self, first_slot: u32) {
         let run = self.runs.last_mut().expect("a run was begun");
         let (count, pages) = std::mem::take(&mut self.sending);
@@ -265,18 +269,18 @@ impl Pass {
         self.sent += count;
     }
 
-    /// The run has what was written. Other changes stay in the array.
+    /// Ends the run. Changes that were not written stay in the array.
     pub fn end_run(&mut self) {
         self.changes.drain(..std::mem::take(&mut self.sent));
         self.runs.pop_if(|run| run.chunks.is_empty());
     }
 
-    /// Chunks that are not needed any more; their first slots.
+    /// First slots of chunks that are no longer needed.
     pub fn take_dropped(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Chunks of all runs that were not given back yet; their first slots.
+    /// First slots of all chunks that were not released yet. The runs are gone.
     pub fn take_chunks(&mut self) -> Vec<u32> {
         let runs = std::mem::take(&mut self.runs).into_iter();
         let chunks = runs.flat_map(|run| run.chunks.into_iter().skip(run.given_back));
@@ -307,7 +311,7 @@ impl Pass {
         };
     }
 
-    /// The entries of this pass, after all changes were added.
+    /// Merges the runs and the array, after the last change.
     pub fn merge(&mut self) -> Merge<'_> {
         self.fold();
         if !self.runs.is_empty() {
@@ -317,7 +321,7 @@ impl Pass {
         Merge::new(&self.changes, &mut self.runs, self.plan, self.range.end, memory)
     }
 
-    /// Begins the next pass, of blocks from `from` on: the end of this one, or where it could not go on. False: there are none.
+    /// Begins the next pass, at the end of this one or at the block where its merge failed. False: there are no blocks left.
     pub fn begin(&mut self, from: LocalBlock) -> bool {
         assert!(self.runs.is_empty(), "their slots were taken back");
         self.changes.clear();

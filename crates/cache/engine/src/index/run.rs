@@ -1,16 +1,17 @@
-//! Sorted changes in pages on the device: for a recovery whose changes are more than the memory for them.
+//! The pages of sorted runs: a recovery whose changes do not fit in memory sorts them on the device (external merge sort).
 //!
 //! ```text
-//! page     CRC-32C u32 of all that follows, then of its seal; changes; zeroes
-//! change   number, entry (6 bytes) if there is one
-//! number   blocks between the block before it and this one (of the first: the block), times 4, and what happens: 0 no more changes,
-//!          1 it has this entry, 2 it is dropped, 3 it is clean; 7 bits in each byte, the low ones first, the top bit is set if another follows
+//! page     CRC-32C u32 of the rest of the page and of the seal; changes; zero padding
+//! change   varint, followed by the entry (6 bytes) if the kind is 1
+//! varint   gap to the preceding block, or the block number of the first change; times 4; plus the kind. LEB128: 7 bits in each byte, low
+//!          bits first, the top bit is set in all bytes but the last
+//! kind     0 end of the page, 1 set the entry, 2 drop the block, 3 mark it clean
 //! ```
 //!
 //! Invariants:
-//! - In a run each block has one change, and blocks ascend.
-//! - A page can be read without the page before it: it begins with a whole block number.
-//! - The seal tells a page from all others of all recoveries. So what an earlier recovery has left is as invalid as damage.
+//! - A run has one change per block, in ascending order of blocks.
+//! - A page can be decoded without the preceding page: it begins with a complete block number.
+//! - The seal identifies the page, its run and the recovery. A page of another run or of an earlier recovery fails the checksum.
 
 use super::bulk::{CLEAN, DROP};
 use super::code::BLOCK_BITS;
@@ -21,7 +22,7 @@ const CHECKSUM_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 6;
 const _: () = assert!(VALUE_MASK < 1 << (8 * ENTRY_BYTES));
 const NUMBER_BYTES_MAX: usize = (BLOCK_BITS + KIND_BITS).div_ceil(7) as usize;
-/// Most bytes of a change.
+/// Maximum size of a change.
 const CHANGE_BYTES_MAX: usize = NUMBER_BYTES_MAX + ENTRY_BYTES;
 
 const KIND_BITS: u32 = 2;
@@ -30,7 +31,7 @@ const SET: u64 = 1;
 const DROPPED: u64 = 2;
 const CLEANED: u64 = 3;
 
-/// Which page it is: the mark of the index, the number of the run in this recovery, and that of the page in the run.
+/// Identity of a page: mark of the index, number of the run in this recovery, number of the page in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seal {
     pub(super) mark: u64,
@@ -49,7 +50,7 @@ impl Seal {
     }
 }
 
-/// Writes as many changes as fit into a page: blocks, and their entries' bits, [`DROP`] or [`CLEAN`]. Returns how many these are.
+/// Encodes as many changes as fit into a page; each is a block with the bits of its entry, [`DROP`] or [`CLEAN`]. Returns their number.
 pub(super) fn fill(page: &mut [u8], seal: Seal, changes: impl Iterator<Item = (LocalBlock, u64)>) -> usize {
     page.fill(0);
     let (mut at, mut next, mut count) = (CHECKSUM_BYTES, 0, 0);
@@ -82,28 +83,28 @@ pub(super) fn fill(page: &mut [u8], seal: Seal, changes: impl Iterator<Item = (L
     count
 }
 
-/// The place of the next change in a page.
+/// Position of the next change in a page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     at: usize,
     next: u64,
 }
 
-/// Checks that a page is the one that was written.
+/// Verifies the checksum of a page.
 ///
 /// # Errors
-/// It is another page, or damaged; what is wrong, in words.
+/// The page is damaged, or is not this page.
 pub(super) fn check(page: &[u8], seal: Seal) -> Result<(), String> {
     let found = page.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let expected = seal.checksum(page);
     match found {
         Some(found) if found == expected => Ok(()),
-        _ => Err(format!("its checksum is not {expected:#010x}")),
+        _ => Err(format!("checksum mismatch, expected {expected:#010x}")),
     }
 }
 
 impl Cursor {
-    /// Before the first change of a page.
+    /// The first change of a page.
     pub(super) fn start() -> Self {
         Self {
             at: CHECKSUM_BYTES,
@@ -111,7 +112,7 @@ impl Cursor {
         }
     }
 
-    /// The next change. `None`: there are no more in this page.
+    /// Decodes the next change. `None`: end of the page.
     pub(super) fn next(&mut self, page: &[u8]) -> Option<(LocalBlock, u64)> {
         let number = self.number(page)?;
         let what = match number & ((1 << KIND_BITS) - 1) {

@@ -1,6 +1,6 @@
 //! The places of index pages on the device: which of them are free.
 
-/// Slots of a chunk.
+/// Slots per chunk.
 pub const CHUNK_SLOTS: u32 = u8::BITS;
 
 /// One bit for each slot; set: in use.
@@ -11,7 +11,7 @@ pub(super) struct Slots {
     in_use: u32,
     /// The search for a free one begins with this word, so that pages that are written together are near each other.
     next: usize,
-    /// That for a chunk, downwards.
+    /// The search for a free chunk begins with this word and goes down.
     next_chunk: usize,
 }
 
@@ -74,8 +74,8 @@ impl Slots {
         self.count - self.in_use > self.count / 2
     }
 
-    /// Takes a chunk of free slots that follow one another, far from those that [`Self::take`] returns, while more than half of all are
-    /// free. Returns the first.
+    /// Takes a chunk of consecutive free slots, at the far end from [`Self::take`]. Returns the first. `None`: no chunk is free, or at most
+    /// half of all slots are.
     pub(super) fn take_chunk(&mut self) -> Option<u32> {
         if !self.can_lend() {
             return None;

@@ -525,7 +525,7 @@ impl BlockMap {
         self.index.table().borrow_mut().reserve(changes);
     }
 
-    /// The pages of changes that a recovery keeps on the device.
+    /// How a recovery writes the pages of sorted runs.
     pub(super) fn run_plan(&self) -> RunPlan {
         match self.index.pages() {
             Some(pages) => pages.index().borrow().run_plan(),
@@ -536,12 +536,12 @@ impl BlockMap {
         }
     }
 
-    /// Lends a chunk of free slots for them; returns the first.
+    /// Takes a chunk of free index slots for a run. Returns the first slot.
     pub(super) fn lend_chunk(&self) -> Option<u32> {
         self.index.pages()?.index().borrow_mut().lend_chunk()
     }
 
-    /// Takes a chunk back.
+    /// Releases a chunk.
     pub(super) fn return_chunk(&self, first_slot: u32) {
         let pages = self.index.pages().expect("it has lent a chunk");
         pages.index().borrow_mut().return_chunk(first_slot);

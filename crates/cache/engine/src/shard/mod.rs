@@ -29,7 +29,7 @@
 //! | `recover` | the start after a crash |
 //! | `recover_intents` | dropping blocks of stripes with writes in flight |
 //! | `recover_records` | from the records of all regions to index entries |
-//! | `recover_runs` | the same outside of memory: sorted parts on the device, and their merge |
+//! | `recover_runs` | external merge sort of those that do not fit in memory |
 //! | `resize` | more regions, and fewer |
 //! | `give_back` | giving space back to other caches on the device |
 //! | `read` | hits, partial hits, misses |

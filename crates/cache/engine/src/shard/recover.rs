@@ -10,7 +10,7 @@
 //! their page is damaged, or because a block looks dirty in a cache without dirty blocks: they are written, and another recovery drops
 //! at least the same blocks.
 //!
-//! An index that is larger than the memory for it is sorted on the device: see [`super::recover_records`].
+//! If the index does not fit in memory, recovery sorts the records on the device: see [`super::recover_records`].
 
 use std::rc::Rc;
 

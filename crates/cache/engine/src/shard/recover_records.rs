@@ -1,9 +1,8 @@
 //! The part of recovery that turns the records of all regions into index entries.
 //!
 //! The changes of all extents are made in the order of their sequences, so the last record of a block wins. Usually they go to the index,
-//! in batches. If the index is larger than the memory for it, they go to a [`Pass`], and through runs on the device to pages of the index:
-//! see [`super::recover_runs`]. Where there is no room for all runs, several passes over all regions each find the entries of a range of
-//! blocks. All passes see the same records: a full region must be complete whenever it is read. Of an open region one read may find more
+//! in batches. If the index does not fit in memory, they go to a [`Pass`], which sorts them on the device: see [`super::recover_runs`]. If the
+//! sorted runs do not fit, several passes over all regions each compute the entries of a range of blocks. All passes see the same records: a full region must be complete whenever it is read. Of an open region one read may find more
 //! than another, so its contents stay in memory from the first pass on.
 //!
 //! In memory are: the changes of a batch or of a pass; the contents of regions that are being read ([`SCANS_MAX`]), and of those with
@@ -145,28 +144,28 @@ impl Changes<'_> {
     }
 }
 
-/// Reports the regions of a shard one by one, as reading and handing over proceed.
+/// Progress of a recovery, reported as a number of regions.
 ///
-/// Invariant: what was told stands. If there is more to do than was assumed, because the range of a pass ends earlier or begins anew, the
-/// regions that are left are told over what is left to do: a start that proceeds is never silent for long.
+/// Invariant: the number never decreases. If the remaining work grows, because the range of a pass was cut or a merge failed, the remaining
+/// regions are spread over it. So a recovery that makes progress keeps reporting, and the limit for starts without progress does not end it.
 pub(super) struct Progress<F> {
-    tell: F,
-    told: u64,
+    report: F,
+    reported: u64,
     regions: u64,
-    /// Of all passes.
+    /// Blocks of all passes.
     blocks: LocalBlock,
-    /// The range of the pass, as far as is known.
+    /// The current range of the pass.
     range: Range<LocalBlock>,
-    /// How much of all was done, and how much was told, when the range was known last.
+    /// Work done and regions reported when the range changed last.
     since: (f64, u64),
 }
 
 impl<F: Fn()> Progress<F> {
-    /// Calls `tell` as often as there are regions. Passes are over these `blocks`.
-    pub(super) fn new(tell: F, regions: u64, blocks: LocalBlock) -> Self {
+    /// Calls `report` once per region. `blocks`: the blocks of all passes.
+    pub(super) fn new(report: F, regions: u64, blocks: LocalBlock) -> Self {
         Self {
-            tell,
-            told: 0,
+            report,
+            reported: 0,
             regions,
             blocks,
             range: LocalBlock(0)..blocks,
@@ -174,7 +173,7 @@ impl<F: Fn()> Progress<F> {
         }
     }
 
-    /// `part` of `whole` regions were read, of the only pass or of one of `range`. The latter is half of what the pass does.
+    /// `part` of `whole` regions were read. `range`: of a pass, where reading counts as half of the work.
     fn read(&mut self, range: Option<Range<LocalBlock>>, part: usize, whole: usize) {
         let part = part as f64 / whole.max(1) as f64;
         match range {
@@ -183,7 +182,7 @@ impl<F: Fn()> Progress<F> {
         }
     }
 
-    /// The entries of a pass of `range` are in the index, up to a block.
+    /// The entries of a pass over `range` were added to the index, up to block `upto`.
     pub(super) fn handed_over(&mut self, range: &Range<LocalBlock>, upto: LocalBlock) {
         let all = (range.end.0 - range.start.0).max(1);
         self.done_of(range, 0.5 + (upto.0 - range.start.0) as f64 / all as f64 / 2.0);
@@ -195,29 +194,29 @@ impl<F: Fn()> Progress<F> {
         let done = from + (end - from) * part;
         if self.range != *range {
             self.range = range.clone();
-            self.since = (done, self.told);
+            self.since = (done, self.reported);
         }
         self.done(done);
     }
 
-    /// A part of all is done.
+    /// This fraction of all work is done.
     pub(super) fn done(&mut self, part: f64) {
-        let (from, told) = self.since;
-        let left = (self.regions - told) as f64;
-        let now = told + (left * (part - from) / (1.0 - from).max(f64::MIN_POSITIVE)) as u64;
-        self.tell_upto(now.min(self.regions));
+        let (from, reported) = self.since;
+        let left = (self.regions - reported) as f64;
+        let now = reported + (left * (part - from) / (1.0 - from).max(f64::MIN_POSITIVE)) as u64;
+        self.report_upto(now.min(self.regions));
     }
 
-    fn tell_upto(&mut self, now: u64) {
-        while self.told < now {
-            (self.tell)();
-            self.told += 1;
+    fn report_upto(&mut self, now: u64) {
+        while self.reported < now {
+            (self.report)();
+            self.reported += 1;
         }
     }
 
-    /// All is done.
+    /// Reports the remaining regions.
     pub(super) fn end(mut self) {
-        self.tell_upto(self.regions);
+        self.report_upto(self.regions);
     }
 }
 

@@ -1,10 +1,10 @@
-//! I/O of a pass of recovery whose changes are more than the memory for them: runs in free slots of index pages, and their merge.
+//! I/O of the external merge sort in a recovery: writes sorted runs to free index slots, and merges them into the index.
 //!
 //! Invariants:
-//! - Runs are only in slots that no page of the index has, and mean nothing to another recovery.
-//! - A run that cannot be written or read costs time, never an entry: what is not in a run stays in memory, and after a failed read the
-//!   entries that are missing come from another pass.
-//! - The slots of a write or read that failed are not used again.
+//! - Runs use only slots that hold no index page. No later recovery reads them.
+//! - A failed write or read of a run costs time, but no entries: changes that were not written stay in memory, and another pass computes the
+//!   entries after a failed read.
+//! - The slots of a failed write or read are not used again.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -22,17 +22,17 @@ use crate::index::{CHUNK_SLOTS, Entry, Pass, Step};
 use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
 
-/// Entries that a pass hands over at a time.
+/// Entries added to the index at a time.
 const RUN_ENTRIES: usize = 8 << 10;
-/// Times that pages of a run are read before they count as damaged.
+/// Attempts to read pages of a run.
 const READ_TRIES: u32 = 2;
-/// Failed writes and reads after which no more runs are written.
+/// Maximum number of failed writes and reads; beyond it, no more runs are written.
 const FAILED_WRITES_MAX: u32 = 4;
 const FAILED_READS_MAX: u32 = 3;
-/// How long a recovery waits after a failed write.
+/// Pause after a failed write.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether and where changes are written.
+/// Failures so far, which decide whether more runs are written.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     failed_writes: u32,
@@ -45,17 +45,17 @@ impl Runs {
     }
 }
 
-/// Entries of a pass on their way to the index.
+/// What the entries of a pass change besides the index.
 pub(super) struct HandOver<'a> {
     pub(super) manifest: &'a Manifest,
-    /// Entries of each region.
+    /// Live counts of the regions.
     pub(super) live: &'a mut [u32],
-    /// Pages of intents that were set.
+    /// Pages of the intent bitmap with new intents.
     pub(super) assumed: BTreeSet<u64>,
 }
 
 impl<P: Platform> Shard<P> {
-    /// Writes the changes of a pass to the device as a run, if there is room and it is worth it. The last one has what is left.
+    /// Writes the changes of a pass as a run, if slots are free and it saves memory. `is_last`: no changes follow.
     pub(super) async fn write_run(&self, pass: &mut Pass, runs: &mut Runs, is_last: bool) {
         self.return_chunks(pass.take_dropped());
         if !runs.are_written() {
@@ -74,7 +74,7 @@ impl<P: Platform> Shard<P> {
                 Ok(()) => pass.chunk_written(slot),
                 Err(error) => {
                     runs.failed_writes += 1;
-                    tracing::warn!(shard = self.id.number, %error, "changes of a recovery cannot be written; it may take longer");
+                    tracing::warn!(shard = self.id.number, %error, "a sorted run of the recovery cannot be written; the recovery may take longer");
                     self.env.sleep(RETRY_PAUSE).await;
                 }
             }
@@ -88,7 +88,8 @@ impl<P: Platform> Shard<P> {
         chunks.into_iter().for_each(|chunk| self.map.return_chunk(chunk));
     }
 
-    /// Hands the entries of a pass over to the index. Returns the block from which on there are more: usually the end of the pass.
+    /// Merges the runs of a pass into the index. Returns the block at which the next pass begins: the end of this pass, or the first block
+    /// without entries if a run cannot be read.
     ///
     /// # Errors
     /// Pages of the index cannot be read or written.
@@ -113,7 +114,7 @@ impl<P: Platform> Shard<P> {
                 tracing::warn!(
                     shard,
                     what,
-                    "changes of a recovery cannot be read back; it takes longer"
+                    "a sorted run of the recovery cannot be read; the recovery takes longer"
                 );
                 runs.failed_reads += 1;
                 Ok(from)
@@ -133,7 +134,7 @@ impl<P: Platform> Shard<P> {
     ) -> Result<(), MergeError> {
         let (range, page_bytes) = (pass.range(), self.map.run_plan().page_bytes);
         let (mut merge, mut some) = (pass.merge(), Vec::with_capacity(RUN_ENTRIES));
-        // Entries of blocks before it are in the index.
+        // The index has all entries below this block.
         let mut from = range.start;
         loop {
             match merge.step() {
@@ -194,9 +195,9 @@ impl<P: Platform> Shard<P> {
     }
 }
 
-/// Why a merge ended early.
+/// Why a merge failed.
 enum MergeError {
-    /// Pages of a run in these slots cannot be read. Entries of blocks from here on are missing.
+    /// A run cannot be read from these slots. Entries from block `from` on are missing.
     Run {
         from: LocalBlock,
         slots: Range<u32>,

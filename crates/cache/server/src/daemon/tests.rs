@@ -88,10 +88,10 @@ fn idle_cache(folder: &std::path::Path) -> ServeSpec {
     }
 }
 
-/// The client waits for the end of a detach.
+/// The client stays connected until the detach ends.
 const WAITS: fn() -> bool = || false;
 
-/// A daemon of a slow origin, with dirty blocks that take a while to write.
+/// A daemon with a slow origin and dirty blocks that take a while to write.
 fn dirty(folder: &std::path::Path) -> (ServeSpec, Daemon) {
     let socket = folder.join("nbd");
     let spec = ServeSpec {
@@ -113,19 +113,19 @@ fn dirty_bytes(daemon: &Daemon) -> u64 {
     live.write_back.dirty_bytes
 }
 
-/// Whoever interrupts a detach goes on with the cache.
+/// An interrupted detach leaves the cache as it was.
 #[test]
 fn a_detach_without_a_client_leaves_the_cache_as_it_was() {
     let folder = tempfile::tempdir().expect("a folder");
     let (spec, daemon) = dirty(folder.path());
-    let interrupted = daemon.detach(&|| true).expect_err("nobody waits").to_string();
+    let interrupted = daemon.detach(&|| true).expect_err("canceled").to_string();
     assert!(interrupted.starts_with("interrupted: "), "{interrupted}");
     let mode = || {
         let settings = daemon.status().expect("it answers").settings;
         settings.map(|settings| settings.mode)
     };
     assert_eq!(mode(), Some(Mode::WriteBack));
-    let flushed = daemon.clean(&|| true).expect_err("nobody waits").to_string();
+    let flushed = daemon.clean(&|| true).expect_err("canceled").to_string();
     assert!(flushed.starts_with("interrupted: "), "{flushed}");
     daemon.shutdown().expect("it stops");
     drop(daemon);
@@ -134,7 +134,7 @@ fn a_detach_without_a_client_leaves_the_cache_as_it_was() {
     daemon.shutdown().expect("it stops");
 }
 
-/// The message of a stop blames no writes that did not arrive, and the next start has all blocks.
+/// A stop during a detach keeps the cache contents; its message does not mention writes that did not arrive.
 #[test]
 fn a_stop_during_a_detach_keeps_the_contents() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,7 +1,7 @@
-//! All dirty blocks are written to the origin: at once, or to detach the cache.
+//! Flush and detach: write all dirty blocks to the origin.
 //!
-//! Both end early when their client leaves, and the cache is then served as before. A stop also ends them: only a detach that is
-//! complete leaves an empty cache.
+//! Both are canceled when their client disconnects, and the cache is served as before. A stop also cancels them: only a completed detach
+//! leaves an empty cache.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -19,17 +19,17 @@ use crate::order::{ANSWER_WITHIN, Order};
 /// Maximum number of further writeback passes in a detach, for writes that arrive while it begins.
 const CLEAN_TURNS_MAX: u32 = 3;
 
-/// How far a detach is.
+/// State of a detach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Detach {
-    /// There is none.
+    /// None was requested.
     #[default]
     No,
     /// Dirty blocks are being written to the origin; write-back is not permitted.
     Begun,
     /// The origin is complete: the stop that follows leaves an empty cache.
     Complete,
-    /// A stop that leaves the contents came first.
+    /// A stop began before the detach completed; the cache keeps its contents.
     TooLate,
 }
 
@@ -66,7 +66,7 @@ impl Daemon {
     /// meantime, or damaged.
     ///
     /// # Errors
-    /// Writeback fails; or `gone` is true, because nobody waits for the end any more: then it goes on at its usual pace.
+    /// Writeback fails; or it was canceled because `gone` returned true: then writeback continues at its normal rate.
     pub fn clean(&self, gone: &dyn Fn() -> bool) -> Result<u64, HostError> {
         self.write_all(gone)
             .map_err(|error| self.why_not_clean(gone, error))
@@ -86,7 +86,7 @@ impl Daemon {
         Ok(left)
     }
 
-    /// Why not all is on the origin: `error`, unless that is the consequence of a stop or of an interruption.
+    /// The reason why dirty blocks remain: a stop, the cancellation, or else `error`.
     fn why_not_clean(&self, gone: &dyn Fn() -> bool, error: HostError) -> HostError {
         if self.stopping.load(Ordering::SeqCst) {
             return "the daemon is stopping: the cache may still contain dirty blocks; keep it, serve it again, then try again"
@@ -139,8 +139,8 @@ impl Daemon {
     /// empty cache. A second detach waits for the first.
     ///
     /// # Errors
-    /// Some blocks cannot be written to the origin; the cache is then still needed. Or a stop came first; or `gone` is true, because
-    /// nobody waits for the end any more: then the mode is as before.
+    /// Some blocks cannot be written to the origin, so the cache is still needed; a stop came first; or the detach was canceled because
+    /// `gone` returned true: then the mode is restored.
     pub fn detach(&self, gone: &dyn Fn() -> bool) -> Result<(), HostError> {
         if let Some(user) = self.front_ends.iter().find_map(|front_end| front_end.in_use()) {
             return Err(format!("{user}: unmount it first, so that the cache can be taken away").into());
@@ -179,7 +179,7 @@ impl Daemon {
         self.detach.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes from one state to another, if it is that one. Returns the state then.
+    /// Changes the state from `from` to `to`, if it is `from`. Returns the state afterwards.
     fn moved(&self, from: Detach, to: Detach) -> Detach {
         let mut state = self.detach_state();
         if *state == from {
@@ -188,7 +188,7 @@ impl Daemon {
         *state
     }
 
-    /// All dirty blocks are on the origin.
+    /// Marks the detach as complete, after all dirty blocks were written to the origin.
     fn complete(&self, gone: &dyn Fn() -> bool) -> Result<(), HostError> {
         if gone() || self.moved(Detach::Begun, Detach::Complete) != Detach::Complete {
             return Err("the detach did not complete".into());
@@ -196,7 +196,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What a stop leaves. From here on, no detach can complete.
+    /// Whether a stop leaves the contents or an empty cache. Afterwards no detach can complete.
     pub(super) fn left_by_stop(&self) -> Leave {
         let mut state = self.detach_state();
         if *state == Detach::Complete {

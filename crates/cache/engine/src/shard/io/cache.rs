@@ -222,7 +222,7 @@ impl<P: Platform> CacheIo<P> {
         self.read_pages(slot..slot + 1, bytes).await
     }
 
-    /// Reads pages of `bytes` bytes each in slots that follow one another, at a start: not for lookups.
+    /// Reads consecutive slots of `bytes` bytes each during a start. Does not count as a page read of a lookup.
     ///
     /// # Errors
     /// The device's, counted as a failed read.
@@ -373,7 +373,7 @@ impl<P: Platform> CacheIo<P> {
         Ok(())
     }
 
-    /// Writes pages of `bytes` bytes each, not of the index, to slots that follow one another.
+    /// Writes pages of a sorted run to consecutive slots of `bytes` bytes each. Does not count as a write of index pages.
     ///
     /// # Errors
     /// The device's, or it is fenced.

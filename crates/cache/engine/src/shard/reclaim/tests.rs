@@ -302,7 +302,7 @@ async fn clean_region(disks: &Disks, blocks: u64) -> (Rc<Shard<Simulated>>, u64)
     (shard, start)
 }
 
-/// What reclaim finds is counted like what clients find: else nobody learns that the device fails.
+/// Errors found by reclaim are counted like those found by clients, so that status shows a failing device.
 #[test]
 fn a_region_that_cannot_be_read_is_counted() {
     let disks = Disks::new(8 << 20, GeometryOptions::default());
@@ -318,7 +318,7 @@ fn a_region_that_cannot_be_read_is_counted() {
     });
 }
 
-/// Neither the summary nor a header and its copy are what was written.
+/// The summary, the header and its copy are damaged.
 #[test]
 fn a_region_with_damaged_records_is_counted() {
     let disks = Disks::new(8 << 20, GeometryOptions::default());
@@ -338,7 +338,7 @@ fn a_region_with_damaged_records_is_counted() {
     });
 }
 
-/// Only the summary: the extents say the same. The failed reads count all the same.
+/// Only the summary is unreadable: the extents have the same records. The failed reads are counted.
 #[test]
 fn a_summary_that_cannot_be_read_is_a_failed_read() {
     let disks = Disks::new(8 << 20, GeometryOptions::default());
