@@ -16,7 +16,8 @@ const STATES_MAX: u64 = 50_000;
 /// Crash states with a paged index.
 const PAGED_STATES: u64 = 20_000;
 
-/// Defects, with the seeds of scenarios that found them. These scenarios are explored before all others, which saves most of the search.
+/// Defects, with the seeds of scenarios that find them. These scenarios are explored first, which saves most of the search.
+/// `FlushNotSentAtTimes` has none: it counts flushes over many scenarios.
 /// A seed changes its meaning with the generator and the engine: if its scenario finds nothing, the test searches and prints another one.
 type Known = (PlantedBug, u64);
 
@@ -32,7 +33,6 @@ const KNOWN: &[Known] = &[
     (PlantedBug::UnknownPartsStored, 0),
     (PlantedBug::RangeLockSkipped, 0),
     (PlantedBug::FlushNotSent, 0),
-    (PlantedBug::FlushNotSentAtTimes, 21),
     (PlantedBug::FuaDropped, 0),
     (PlantedBug::TrimFuaDropped, 16),
     (PlantedBug::OriginNotFlushedAtStop, 9),
@@ -77,9 +77,8 @@ fn states_max(bug: PlantedBug) -> u64 {
     }
 }
 
-/// Changes a scenario to one in which the defect matters, and plants it again: what the scenario finds depends on no other scenario.
+/// Changes a scenario to one in which the defect matters.
 fn adapt(bug: PlantedBug, scenario: &mut Scenario) {
-    plant(Some(bug));
     if bug == PlantedBug::ShrunkEarly {
         with_resizes(scenario);
     }
