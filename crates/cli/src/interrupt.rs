@@ -1,16 +1,16 @@
-//! Signals that end a command early, in order.
+//! Signals that cancel a command.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Failure;
 
-/// Whether a signal has asked the command to end.
+/// Set by a signal that cancels the command.
 #[derive(Clone, Debug)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From now on, the first of these signals asks to end, and the second ends the process at once.
+    /// Installs handlers: the first of these signals cancels the command, the second ends the process.
     ///
     /// # Errors
     /// The system refuses.
@@ -25,7 +25,7 @@ impl Interrupt {
         Ok(Self(asked))
     }
 
-    /// Whether the command is to end.
+    /// Whether a signal has canceled the command.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -85,7 +85,7 @@ pub(super) fn measured(report: &AdviseReport) -> String {
     )
 }
 
-/// A latency that is known if something was read.
+/// A latency; `-` without reads.
 pub(super) fn latency(us: f64) -> String {
     if us > 0.0 {
         HumanMicros(us).to_string()

@@ -22,7 +22,7 @@ use crate::settings::SettingsPatch;
 use crate::size::HumanBytes;
 use flaz_server::ServeSpec;
 
-/// Signals that interrupt a command in order. Others end it at once; a daemon that it has asked notices that as well.
+/// Signals that cancel a command. Other signals kill it; the daemon then cancels the request as well.
 const INTERRUPTS: [i32; 2] = [SIGINT, SIGTERM];
 /// Interval between two progress updates.
 const LOOK: Duration = Duration::from_millis(250);
@@ -102,7 +102,7 @@ pub fn detach(args: &DetachArgs) -> Result<(), Failure> {
     output::confirm("detached: the origin is complete and the cache is empty\n")
 }
 
-/// A request to write all dirty blocks that a user waits for, and may interrupt.
+/// A flush or detach that the user may interrupt.
 struct Waited<'a> {
     cache: Option<&'a Path>,
     control: Option<&'a Path>,
@@ -110,7 +110,7 @@ struct Waited<'a> {
 }
 
 impl Waited<'_> {
-    /// Sends the request, with a progress bar on a terminal, and takes what is expected from the reply.
+    /// Sends the request, with a progress bar on a terminal, and converts the expected reply with `take`.
     fn ask<T>(
         &self,
         mut client: Client,
@@ -122,14 +122,14 @@ impl Waited<'_> {
         let reply = client.ask_unless(&|| self.interrupt.is_asked(), request, within);
         drop(progress);
         if matches!(reply, Err(ControlError::Interrupted)) {
-            // The daemon gives the request up.
+            // The daemon cancels the request.
             drop(client);
             return Err(Failure::BadNews(self.after_interrupt(request)));
         }
         take(reply?).ok_or_else(|| client.unexpected("flush or detach").into())
     }
 
-    /// What has become of the request, by the status of the daemon.
+    /// Describes the outcome of an interrupted request, from the daemon's status.
     fn after_interrupt(&self, request: &Request) -> String {
         let is_detach = matches!(request, Request::Detach { .. });
         let asked = target::find(self.cache, self.control)

@@ -18,7 +18,7 @@ use crate::safety::{self, Claim, Node, OriginAdvice, Permission};
 use crate::size::HumanBytes;
 use flaz_server::CreateSpec;
 
-/// Advice about an origin that is not there, of the commands that make a cache of it.
+/// Advice of the creating commands about a missing origin.
 pub(super) const ORIGIN_MISSING: &str = "specify the device or file to cache with --origin";
 
 /// Runs `flaz create`.
@@ -112,8 +112,7 @@ fn remove_made(cache: &Path) {
     }
 }
 
-/// Records that the dirty blocks of the caches that were overwritten were discarded, so that a new cache of their origins is
-/// not refused.
+/// Records that the dirty blocks of the overwritten caches were discarded, so that new caches of their origins are not refused.
 fn note_discarded(claim: &Claim) {
     if !claim.discarded().is_empty() {
         let state_dir = configuration::state_dir_of(claim.path());

@@ -115,13 +115,13 @@ struct Found {
     /// Of a socket at its default path.
     uuid: Option<Uuid>,
     path: PathBuf,
-    /// What the daemon says that it serves.
+    /// The file that the daemon reports.
     file: Option<ServedFile>,
     answer: Result<Box<StatusReport>, ControlError>,
 }
 
 impl Found {
-    /// Whether the daemon serves the file or device of a configuration, and not another one, like a copy with the same UUID.
+    /// Whether the daemon serves the file or device of a configuration, rather than, for example, a copy with the same UUID.
     fn is_of(&self, configuration: &Configuration) -> bool {
         let file = self.file.as_ref();
         file.is_none_or(|file| target::is_of(file, &configuration.cache))

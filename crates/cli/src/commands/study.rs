@@ -116,7 +116,7 @@ pub fn run(args: &StudyArgs) -> Result<(), Failure> {
         what: "study",
         source: error.into(),
     })?;
-    // In JSON, a path has the form that it has in the JSON of all commands: any bytes.
+    // Paths have the same form in the JSON of all commands, which keeps bytes that are not UTF-8.
     let paths: Vec<String> = args.paths.iter().map(|path| path::encode(path)).collect();
     report.distribution.source = paths.join(", ");
     if args.json {

@@ -83,7 +83,7 @@ pub fn find(cache: Option<&Path>, control: Option<&Path>) -> Result<Option<Clien
     }
 }
 
-/// What the daemon of this connection serves; `None` if it does not say, for example because it is an older one.
+/// The file that the daemon of this connection serves. `None`: the daemon is older and does not report it.
 ///
 /// # Errors
 /// It does not answer.
@@ -91,7 +91,7 @@ pub fn served(client: &mut Client, owner: Option<u32>) -> Result<Option<ServedFi
     match client.ask(&Request::Identify {}, ANSWER_WITHIN) {
         Ok(Reply::File(file)) => Ok(Some(file)),
         Ok(_) => Ok(None),
-        // It may have refused the connection, not the request. The command itself will tell why.
+        // The daemon may have refused the connection. The command itself reports why.
         Err(ControlError::Refused { .. }) => {
             let path = client.path().to_owned();
             *client = Client::connect(&path, owner)?;
@@ -107,7 +107,7 @@ pub fn is_of(file: &ServedFile, cache: &Path) -> bool {
     file.is(&device, volume.as_deref())
 }
 
-/// The path by which a user names it.
+/// The path as the user names it.
 fn path_of(served: ServedFile) -> PathBuf {
     match served.volume {
         Some(volume) => Place::path_of(&served.path, &volume),

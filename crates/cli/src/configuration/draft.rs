@@ -44,7 +44,7 @@ impl Draft {
     /// A configuration. Nothing is written.
     ///
     /// # Errors
-    /// There is one with this name, a path has no text, or no file can be made in the directory.
+    /// A configuration of this name exists, a path is not UTF-8, or the directory is not writable.
     pub fn of(wanted: Wanted<'_>) -> Result<Self, Failure> {
         let name = wanted.name;
         let directory = directories().swap_remove(0);
@@ -95,8 +95,8 @@ impl Draft {
             text,
             replace: wanted.replace,
         };
-        // Written for a try: nobody wants a cache whose configuration cannot be written. It is not kept, because a command that is
-        // interrupted would leave it.
+        // A trial write, so that no cache is created without its configuration. The file is removed at once, because an interrupted
+        // command would leave it behind.
         draft.file().map_err(Failure::system(format!(
             "the configuration {} cannot be written, and no cache was created",
             draft.path.display()

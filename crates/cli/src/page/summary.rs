@@ -1,5 +1,5 @@
 //! The short page of `flaz status`: health first, ten lines, on a terminal of at most [`COLUMNS`] columns, and one for a write budget. Its
-//! labels do not depend on values. A long health is never cut: it takes more lines on a terminal.
+//! labels do not depend on values. The health line is never truncated: it wraps on a terminal.
 
 use std::path::Path;
 use std::time::Duration;

@@ -35,7 +35,7 @@ struct Earlier {
 impl Sampler {
     /// Of all runtime directories, and of these control sockets.
     pub fn new(controls: Vec<PathBuf>, interval: Duration) -> Self {
-        // Those of caches that are killed later are shown as gone.
+        // Daemons that are killed later are shown as gone.
         Places::of_process().remove_stale_sockets();
         Self {
             controls,
