@@ -292,7 +292,9 @@ fn the_sockets_of_a_killed_daemon_are_removed() {
         } else {
             let (out, _) = scratch.ok(command);
             // Sockets of other killed daemons in other directories do not count.
-            let gone = out.lines().find(|line| line.contains("gone") && line.contains(&uuid));
+            let gone = out
+                .lines()
+                .find(|line| line.contains("gone") && line.contains(&uuid));
             assert_eq!(gone, None);
         }
         assert_eq!(sockets(), 0, "{command}");

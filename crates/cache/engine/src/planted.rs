@@ -37,6 +37,8 @@ pub enum PlantedBug {
     UnreadCountsAsClean,
     /// An index page leaves memory before its changes are written.
     ChangedPageEvicted,
+    /// The changes of an index page that stay in memory when it leaves lack the blocks that were removed.
+    DeferredRemovalLost,
     /// A clean stop keeps an image of index pages before their changes are written.
     ImageOfOldPages,
     /// A lookup finds an index entry whose region was freed since.

@@ -26,7 +26,8 @@ use crate::units::{LocalBlock, UNIT_BYTES};
 pub(super) const CODE_MAX: usize = 2 + GAP_BYTES_MAX + LOW_BYTES;
 /// Bits of a block number.
 pub(super) const BLOCK_BITS: u32 = 40;
-const GAP_BYTES_MAX: usize = BLOCK_BITS.div_ceil(7) as usize;
+/// Most bytes of the rest of a gap.
+pub(super) const GAP_BYTES_MAX: usize = BLOCK_BITS.div_ceil(7) as usize;
 
 const BEHIND: u8 = 0x80;
 const SAME: u8 = 0x40;
@@ -144,7 +145,7 @@ impl Context {
             (u64::from(control & 15), OTHER_GAP, 2)
         };
         let rest = match gap == most {
-            true => read_rest(bytes, &mut len)?,
+            true => read_varint(bytes, &mut len, GAP_BYTES_MAX)?,
             false => 0,
         };
         Some((len, self.next + gap + rest))
@@ -208,15 +209,15 @@ impl Context {
     }
 }
 
-/// The rest of a gap, in bytes from `at` on.
-fn read_rest(bytes: &[u8], at: &mut usize) -> Option<u64> {
-    let mut rest = 0;
-    for n in 0..GAP_BYTES_MAX {
+/// A number in `most` bytes at most from `at` on: 7 bits in each byte, the low ones first, the top bit is set if another byte follows.
+pub(super) fn read_varint(bytes: &[u8], at: &mut usize, most: usize) -> Option<u64> {
+    let mut number = 0;
+    for n in 0..most {
         let byte = u64::from(*bytes.get(*at)?);
         *at += 1;
-        rest |= (byte & 0x7f) << (7 * n);
+        number |= (byte & 0x7f) << (7 * n);
         if byte < 0x80 {
-            return Some(rest);
+            return Some(number);
         }
     }
     None
@@ -224,14 +225,18 @@ fn read_rest(bytes: &[u8], at: &mut usize) -> Option<u64> {
 
 /// Appends the rest of a gap, if it does not fit in the bits of the form.
 fn write_rest(gap: u64, most: u64, out: &mut Vec<u8>) {
-    let Some(mut rest) = gap.checked_sub(most) else {
-        return;
-    };
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
+    if let Some(rest) = gap.checked_sub(most) {
+        write_varint(rest, out);
     }
-    out.push(rest as u8);
+}
+
+/// Appends a number: see [`read_varint`].
+pub(super) fn write_varint(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub struct Saved {
     pub slot: u32,
     /// CRC-32C of the whole page. It makes an older version of the page, and another page, as invalid as damage.
     pub checksum: u32,
-    /// Whether it has entries of dirty blocks.
+    /// Whether it has entries of dirty blocks, after its changes in memory.
     pub dirty: bool,
 }
 

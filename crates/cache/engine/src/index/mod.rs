@@ -7,6 +7,7 @@
 
 mod bulk;
 mod code;
+mod delta;
 mod directory;
 mod entry;
 mod hits;

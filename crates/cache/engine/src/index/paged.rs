@@ -13,8 +13,9 @@
 //! - A page goes to a free slot, and its last slot is free when that write has succeeded: a failed or torn write damages nothing that
 //!   the directory names. Only if no slot is free, a page in memory overwrites its own: the directory names the frame then.
 //! - The slot of a failed write is not used again.
-//! - A frame leaves memory only when its page has not changed since the write of it began that succeeded last. So a changed page whose turn
-//!   it is leaves at the end of its write.
+//! - A frame leaves memory when its page has not changed since the write of it began that succeeded last, or if its changes since then are
+//!   few: they stay in memory then (see [`super::delta`]). Any other page whose turn it is leaves at the end of its write.
+//! - Changes are kept only of pages that are not in memory. They belong to the version in the slot: together they are the page.
 //! - A group is in one page: see [`super::leaf`].
 //! - After [`PagedIndex::abandon`], pages that are not in memory are never read again: their blocks are not cached, or *unknown* if some
 //!   may be dirty.
@@ -28,6 +29,7 @@
 
 use std::ops::Range;
 
+use super::delta::{Delta, Deltas, Touched};
 use super::directory::{Directory, Place, Position, Saved};
 use super::entry::Entry;
 use super::hits::HitBits;
@@ -62,6 +64,11 @@ pub struct PagePlan {
     pub used_bytes_max: usize,
     /// Bytes of the regions that entries are in.
     pub region_bytes: u64,
+    /// What is left of the memory when all else that shares it has grown: it bounds the changes of pages that are not in memory, because
+    /// these do not shrink at once.
+    pub memory_least: u64,
+    /// Changes have so many bytes in any case.
+    pub deltas_min: usize,
 }
 
 impl PagePlan {
@@ -72,6 +79,7 @@ impl PagePlan {
             frames_min: 4,
             page_bytes,
             used_bytes_max: USED_BYTES_MIN,
+            deltas_min: 8 << 10,
             ..Self::new(slots, 0, mark)
         }
     }
@@ -87,6 +95,8 @@ impl PagePlan {
             page_bytes: PAGE_BYTES,
             used_bytes_max: PAGE_BYTES - STAMP_BYTES,
             region_bytes: 16 << 20,
+            memory_least: memory_bytes,
+            deltas_min: 0,
         }
     }
 }
@@ -140,6 +150,8 @@ struct Frame {
     saved: Option<(Saved, u64)>,
     is_writing: bool,
     stay: Stay,
+    /// Since that write, or since one that is under way has begun.
+    touched: Touched,
 }
 
 /// How long a page stays in memory (CLOCK).
@@ -157,6 +169,16 @@ impl Frame {
     fn is_changed(&self) -> bool {
         self.saved.is_none_or(|(_, version)| version != self.version)
     }
+
+    /// Bytes of memory besides the structure itself.
+    fn memory_bytes(&self) -> usize {
+        self.leaf.memory_bytes() + self.touched.memory_bytes()
+    }
+
+    /// The entry of a block was set or removed.
+    fn touch(&mut self, block: LocalBlock) {
+        self.touched.note(block.0 - self.leaf.first().0);
+    }
 }
 
 /// See the module's documentation.
@@ -167,7 +189,9 @@ pub struct PagedIndex {
     /// Numbers of frames without a page.
     vacant: Vec<u32>,
     /// Bytes of their pages in memory, without those of `frames` itself.
-    leaf_bytes: usize,
+    frame_bytes: usize,
+    /// Changes of pages that are not in memory. A page that comes into memory takes its own.
+    deltas: Deltas,
     /// Number of those that leave after a write.
     leaving: usize,
     plan: PagePlan,
@@ -195,7 +219,8 @@ impl PagedIndex {
             directory: Directory::new(Place::Frame(0)),
             frames: Vec::new(),
             vacant: Vec::new(),
-            leaf_bytes: 0,
+            frame_bytes: 0,
+            deltas: Deltas::default(),
             leaving: 0,
             plan,
             is_abandoned: false,
@@ -225,9 +250,10 @@ impl PagedIndex {
         self.len == 0
     }
 
-    /// Bounds the memory for all of the index, in bytes.
-    pub fn set_memory(&mut self, bytes: u64) {
+    /// Bounds the memory for all of the index, in bytes. `least`: see [`PagePlan::memory_least`].
+    pub fn set_memory(&mut self, bytes: u64, least: u64) {
         self.plan.memory_bytes = bytes;
+        self.plan.memory_least = least;
     }
 
     /// Number of pages, in memory or not.
@@ -245,13 +271,17 @@ impl PagedIndex {
     /// Bytes of memory that the index takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.leaf_bytes + self.tables_bytes()
+        self.frame_bytes + self.tables_bytes()
     }
 
     fn tables_bytes(&self) -> usize {
         let frames = self.frames.capacity() * size_of::<Option<Frame>>() + self.vacant.capacity() * 4;
         let regions = self.hits.memory_bytes() + self.retired.memory_bytes();
-        frames + self.directory.memory_bytes() + self.slots.memory_bytes() + regions
+        frames
+            + self.directory.memory_bytes()
+            + self.slots.memory_bytes()
+            + regions
+            + self.deltas.memory_bytes()
     }
 
     // Free slots that a recovery uses for sorted runs.
@@ -379,14 +409,37 @@ impl PagedIndex {
         let frame = self.add_frame(leaf, Some(saved), checked);
         self.directory.set_place(at, Place::Frame(frame));
         self.check(frame);
-        self.merge(at);
+        if let Some(delta) = self.deltas.take(saved.slot) {
+            let delta = Delta::decode(&delta, first).expect("it was encoded here, or checked at the start");
+            self.apply(frame, delta);
+        }
+        self.merge(self.directory.find(first));
         Ok(())
+    }
+
+    /// Repeats the changes of a page that has just been read and checked.
+    fn apply(&mut self, number: u32, delta: Delta) {
+        let remove = |frame: &mut Frame, block| {
+            frame.leaf.remove(block);
+            frame.touch(block);
+        };
+        for block in delta.removed {
+            self.change(number, |frame| remove(frame, block));
+        }
+        for (block, entry) in delta.set {
+            if self.retired.is_valid(entry.location(), delta.checked) {
+                self.set(block, entry);
+            } else {
+                // The page may have been divided.
+                let (_, number) = self.position(block).expect("the page is in memory");
+                self.change(number, |frame| remove(frame, block));
+            }
+        }
     }
 
     fn add_frame(&mut self, leaf: Leaf, saved: Option<Saved>, checked: u64) -> u32 {
         self.ids += 1;
-        self.leaf_bytes += leaf.memory_bytes();
-        let frame = Some(Frame {
+        let frame = Frame {
             leaf,
             checked,
             id: self.ids,
@@ -394,7 +447,10 @@ impl PagedIndex {
             saved: saved.map(|saved| (saved, 0)),
             is_writing: false,
             stay: Stay::Used,
-        });
+            touched: saved.map_or_else(Touched::all, |_| Touched::default()),
+        };
+        self.frame_bytes += frame.memory_bytes();
+        let frame = Some(frame);
         match self.vacant.pop() {
             Some(number) => {
                 self.frames[number as usize] = frame;
@@ -413,7 +469,7 @@ impl PagedIndex {
     fn vacate(&mut self, number: u32) -> Frame {
         self.vacant.push(number);
         let frame = self.frames[number as usize].take().expect("it has a page");
-        self.leaf_bytes -= frame.leaf.memory_bytes();
+        self.frame_bytes -= frame.memory_bytes();
         self.leaving -= usize::from(frame.stay == Stay::Leaving);
         frame
     }
@@ -450,11 +506,11 @@ impl PagedIndex {
             return;
         };
         let checked = std::mem::replace(&mut frame.checked, retired.count());
-        let before = frame.leaf.memory_bytes();
+        let before = frame.memory_bytes();
         frame
             .leaf
             .retain(|entry| retired.is_valid(entry.location(), checked));
-        self.leaf_bytes = self.leaf_bytes + frame.leaf.memory_bytes() - before;
+        self.frame_bytes = self.frame_bytes + frame.memory_bytes() - before;
     }
 
     /// Checks the page of a block in memory, and returns where the next page begins.
@@ -492,13 +548,18 @@ impl PagedIndex {
     }
 
     /// Changes the page in a frame.
-    fn change<T>(&mut self, number: u32, change: impl FnOnce(&mut Leaf) -> T) -> T {
+    fn change<T>(&mut self, number: u32, change: impl FnOnce(&mut Frame) -> T) -> T {
         let frame = self.frames[number as usize].as_mut().expect("it has a page");
         frame.version += 1;
-        let before = frame.leaf.memory_bytes();
-        let result = change(&mut frame.leaf);
-        self.leaf_bytes = self.leaf_bytes + frame.leaf.memory_bytes() - before;
+        let before = frame.memory_bytes();
+        let result = change(frame);
+        self.frame_bytes = self.frame_bytes + frame.memory_bytes() - before;
         result
+    }
+
+    /// More entries of a page have changed since its last write than are kept.
+    fn touch_all(&mut self, number: u32) {
+        self.change(number, |frame| frame.touched = Touched::all());
     }
 
     /// Sets the entry of a block, in a page that is divided until it has room; returns the one it had.
@@ -506,10 +567,17 @@ impl PagedIndex {
         let most = self.plan.used_bytes_max;
         loop {
             let (at, number) = self.position(block).expect("the page is in memory");
-            match self.change(number, |leaf| leaf.insert(block, entry, most)) {
+            let insert = |frame: &mut Frame| {
+                frame.touch(block);
+                frame.leaf.insert(block, entry, most)
+            };
+            match self.change(number, insert) {
                 Ok(old) => return old,
                 Err(Full) => {
-                    let upper = self.change(number, |leaf| leaf.split(block));
+                    let upper = self.change(number, |frame| {
+                        frame.touched = Touched::all();
+                        frame.leaf.split(block)
+                    });
                     let (first, checked) = (upper.first(), self.frame(number).checked);
                     let frame = self.add_frame(upper, None, checked);
                     self.directory.insert_behind(at, first, Place::Frame(frame));
@@ -590,7 +658,10 @@ impl PagedIndex {
     pub fn remove(&mut self, block: LocalBlock) -> Option<Entry> {
         let (_, number) = self.position(block)?;
         let old = self.get(block)?;
-        self.change(number, |leaf| leaf.remove(block));
+        self.change(number, |frame| {
+            frame.touch(block);
+            frame.leaf.remove(block)
+        });
         self.len -= 1;
         let counted = others_name(|other| self.get(other), block, old, |_| true);
         self.fragments.remove(old, counted);
@@ -625,7 +696,10 @@ impl PagedIndex {
             self.slots.give_back(saved.slot);
         }
         if gone.leaf.len() > 0 {
-            self.change(low, |leaf| leaf.take(&gone.leaf));
+            self.change(low, |frame| {
+                frame.touched = Touched::all();
+                frame.leaf.take(&gone.leaf);
+            });
         }
         true
     }

@@ -104,12 +104,14 @@ fn image_bytes_max(geometry: &Geometry) -> u64 {
         * geometry.region_records_max() as u64
         * GROUP_BLOCKS_MAX as u64;
     let index = empty_index(geometry).image_bytes() as u64 + blocks * 16;
-    open_bytes_max(geometry) + index.max(PageImage::bytes_max(geometry))
+    open_bytes_max(geometry) + index.max(PageImage::bytes_max(geometry, PageImage::changes_max(geometry)))
 }
 
-/// The same for one of an index in pages.
-pub(super) fn page_image_bytes_max(geometry: &Geometry) -> u64 {
-    open_bytes_max(geometry) + PageImage::bytes_max(geometry)
+/// The same for one of an index in pages in so much memory.
+pub(super) fn page_image_bytes_max(geometry: &Geometry, memory: Option<u64>) -> u64 {
+    let changes = PageImage::changes_max(geometry);
+    open_bytes_max(geometry)
+        + PageImage::bytes_max(geometry, memory.map_or(changes, |memory| changes.min(memory)))
 }
 
 /// Of these, those before the index.

@@ -19,6 +19,7 @@ use crate::units::Epoch;
 /// Each sector of the manifest has so many copies, which are written in turn.
 const MANIFEST_COPIES: usize = 2;
 const FROM_TABLE: &str = "its index was a table, and is in pages now";
+const LARGE: &str = "its index was a table, or had more memory than now";
 /// Regions whose manifest entries are written at a time.
 const MANIFEST_REGIONS_MAX: usize = 1024;
 
@@ -285,7 +286,7 @@ impl<P: Platform> Shard<P> {
                 let damaged = |what| ImageError::Damaged { shard, what };
                 let mut image = contents.pages(geometry).map_err(damaged)?;
                 if !self.map.fits(&image) {
-                    return Err(self.absent("its pages have another size"));
+                    return Err(self.absent("its pages have another size, or had more memory than now"));
                 }
                 self.count_pages(&mut image, &mut contents.regions, tell).await?;
                 may_be_dirty(image.dirty_blocks())?;
@@ -328,9 +329,11 @@ impl<P: Platform> Shard<P> {
         if may_be_paged && state.image_bytes == 0 {
             return Err(self.absent("its index is in pages, which could not be kept"));
         }
-        if self.map.is_paged() && state.image_bytes > page_image_bytes_max(&self.id.opened) {
+        if self.map.is_paged()
+            && state.image_bytes > page_image_bytes_max(&self.id.opened, self.id.index_memory)
+        {
             // It is not read, because it may not fit in memory.
-            return Err(self.absent(FROM_TABLE));
+            return Err(self.absent(LARGE));
         }
         let image = read_image(self.cache.device(), &self.id.layout, &state).await;
         let image = image.map_err(|error| match may_be_paged {

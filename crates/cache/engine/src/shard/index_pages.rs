@@ -144,7 +144,7 @@ impl<P: Platform> Shard<P> {
     /// Leaves as much memory to index pages as the passes of a recovery do.
     pub(super) fn fit_pages_to_passes(&self) {
         if let Some(memory) = self.id.index_memory {
-            self.map.set_memory(memory / GHOST_SHARE);
+            self.map.set_memory(memory / GHOST_SHARE, 0);
         }
     }
 
@@ -153,7 +153,10 @@ impl<P: Platform> Shard<P> {
         let Some(memory) = self.id.index_memory else {
             return;
         };
-        self.map.set_memory(memory.saturating_sub(self.grown_bytes()));
+        let left = |growth: u64| memory.saturating_sub(self.grown_bytes() + growth);
+        let ghost = self.tuning.memory_bytes() as u64;
+        let growth = (memory / GHOST_SHARE).saturating_sub(ghost);
+        self.map.set_memory(left(0), left(growth));
     }
 }
 

@@ -117,10 +117,10 @@ impl BlockMap {
         self.index.pages().is_some()
     }
 
-    /// Bounds the memory of a paged index.
-    pub(super) fn set_memory(&self, bytes: u64) {
+    /// Bounds the memory of a paged index: see [`PagedIndex::set_memory`](crate::index::PagedIndex::set_memory).
+    pub(super) fn set_memory(&self, bytes: u64, least: u64) {
         if let Some(pages) = self.index.pages() {
-            pages.index().borrow_mut().set_memory(bytes);
+            pages.index().borrow_mut().set_memory(bytes, least);
         }
     }
 
@@ -608,7 +608,7 @@ impl BlockMap {
         }
     }
 
-    /// Whether the pages of an image are as large as those of this index, which is in pages.
+    /// Whether the pages of an image are as large as those of this index, which is in pages, and its changes fit in memory.
     pub(super) fn fits(&self, image: &PageImage) -> bool {
         let pages = self.index.pages();
         pages.is_some_and(|pages| pages.index().borrow().fits(image))

@@ -194,6 +194,7 @@ fn index_pages_are_loaded_before_use() {
     for bug in [
         PlantedBug::PageNotLoaded,
         PlantedBug::ChangedPageEvicted,
+        PlantedBug::DeferredRemovalLost,
         PlantedBug::ImageOfOldPages,
         PlantedBug::RetiredEntryFound,
         PlantedBug::PageNotChecked,

@@ -2,20 +2,22 @@
 //!
 //! ```text
 //! head (40 bytes)   mark of the pages u64, bytes of a page u32, regions u32, retirements u64, regions with bits of uses u32,
-//!                   reserved u32, pages u64
+//!                   pages with changes u32, pages u64
 //! regions           number of the last retirement u64
 //! bits of uses      region u64, words u64
 //! pages             first block and whether some are dirty u64, slot u32, CRC-32C u32
+//! changes           number of the page u32, length u16, changes (see `crate::index::delta`)
 //! ```
 //!
 //! Invariants:
-//! - It is taken when each page is in its slot as it is in memory, and no page is written afterwards.
+//! - It is taken when each page in memory is in its slot as it is in memory, and no page is written afterwards.
 //! - A start reads each page that it names once before the index is used, and counts the entries. So the counts are not in it; a damaged
 //!   page is found when the log still has all blocks; and entries that were made up cannot contradict the counts later.
 
 use std::ops::Range;
 
 use super::super::code::BLOCK_BITS;
+use super::super::delta::{DELTA_BYTES_MAX, Delta, Deltas};
 use super::super::directory::Directory;
 use super::super::entry::Place as Site;
 use super::super::leaf::aligned;
@@ -29,6 +31,8 @@ use crate::units::{LocalBlock, Location};
 
 const HEAD_BYTES: usize = 40;
 const PAGE_ENTRY_BYTES: usize = 16;
+/// In front of the changes of a page.
+const DELTA_HEAD_BYTES: usize = 6;
 const DIRTY: u64 = 1 << 63;
 
 /// See the module's documentation.
@@ -37,6 +41,7 @@ pub struct PageImage {
     mark: u64,
     page_bytes: usize,
     pages: Vec<(LocalBlock, Saved)>,
+    deltas: Deltas,
     slots: Slots,
     hits: HitBits,
     retired: Retired,
@@ -76,13 +81,20 @@ pub(super) fn read_leaf(
 }
 
 impl PageImage {
-    /// Most bytes that an image of a shard can have.
+    /// Most bytes that an image of a shard can have whose changes take so many.
     #[must_use]
-    pub fn bytes_max(geometry: &Geometry) -> u64 {
+    pub fn bytes_max(geometry: &Geometry, changes: u64) -> u64 {
         let regions = u64::from(geometry.regions_max);
         let bits = HitBits::image_bytes_of(geometry.region_bytes) as u64;
         let pages = geometry.shard_index_len() / u64::from(geometry.sector_bytes);
-        HEAD_BYTES as u64 + regions * (8 + bits) + pages * PAGE_ENTRY_BYTES as u64
+        let pages = pages * (PAGE_ENTRY_BYTES + DELTA_HEAD_BYTES) as u64;
+        HEAD_BYTES as u64 + regions * (8 + bits) + pages + changes
+    }
+
+    /// Most bytes of the changes of all pages of a shard.
+    #[must_use]
+    pub fn changes_max(geometry: &Geometry) -> u64 {
+        geometry.shard_index_len() / PAGE_BYTES as u64 * DELTA_BYTES_MAX as u64
     }
 
     /// Parses the image of a shard's index, whose checksum is right.
@@ -95,7 +107,8 @@ impl PageImage {
         let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
         let mark = u64_at(0);
         let (page_bytes, regions) = (u32_at(8), u32_at(12));
-        let (retirements, regions_with_bits, pages) = (u64_at(16), u32_at(24), u64_at(32));
+        let (retirements, regions_with_bits) = (u64_at(16), u32_at(24));
+        let (changed, pages) = (u32_at(28), u64_at(32));
         let sizes = geometry.sector_bytes..=PAGE_BYTES as u32;
         if !sizes.contains(&page_bytes) || !page_bytes.is_multiple_of(geometry.sector_bytes) {
             return Err(format!("pages of {page_bytes} bytes"));
@@ -111,9 +124,9 @@ impl PageImage {
                 + u64::from(regions_with_bits) * bits as u64
                 + pages * PAGE_ENTRY_BYTES as u64
         };
-        if !fits || parts() != rest.len() as u64 {
+        if !fits || parts() > rest.len() as u64 {
             return Err(format!(
-                "{} bytes for {regions} regions, bits of {regions_with_bits} and {pages} pages",
+                "{} bytes for {regions} regions, bits of {regions_with_bits} and {pages} pages, {changed} with changes",
                 image.len()
             ));
         }
@@ -130,6 +143,7 @@ impl PageImage {
             mark,
             page_bytes: page_bytes as usize,
             pages: Vec::with_capacity(pages as usize),
+            deltas: Deltas::default(),
             slots: Slots::new(slots),
             hits,
             retired,
@@ -139,6 +153,7 @@ impl PageImage {
         for entry in take(pages as usize * PAGE_ENTRY_BYTES).chunks_exact(PAGE_ENTRY_BYTES) {
             this.add_page(entry)?;
         }
+        this.add_changes(rest, changed)?;
         match this.pages.first() {
             Some((LocalBlock(0), _)) => Ok(this),
             _ => Err("no page begins with block 0".into()),
@@ -165,6 +180,40 @@ impl PageImage {
         }
         self.pages.push((block, saved));
         Ok(())
+    }
+
+    /// The changes of so many pages, which take all of `rest`.
+    fn add_changes(&mut self, mut rest: &[u8], count: u32) -> Result<(), String> {
+        let mut next = 0;
+        for _ in 0..count {
+            let head = rest.split_first_chunk::<4>();
+            let delta = head.and_then(|(number, rest)| {
+                let (len, rest) = rest.split_first_chunk::<2>()?;
+                let parts = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
+                Some((u32::from_le_bytes(*number), parts))
+            });
+            let Some((number, (bytes, behind))) = delta else {
+                return Err(format!(
+                    "changes of {count} pages expected, {next} or fewer found"
+                ));
+            };
+            let page = self.pages.get(number as usize).filter(|_| number >= next);
+            let Some((first, saved)) = page else {
+                return Err(format!("changes of page {number} of {}", self.pages.len()));
+            };
+            let delta = Delta::decode(bytes, *first)?;
+            let end = self.pages.get(number as usize + 1).map(|(first, _)| *first);
+            let fits = bytes.len() <= DELTA_BYTES_MAX && delta.checked <= self.retired.count();
+            if !fits || end.is_some_and(|end| delta.last() >= Some(end)) {
+                return Err(format!("changes {bytes:02x?} of page {number}"));
+            }
+            self.deltas.put(saved.slot, bytes);
+            (rest, next) = (behind, number + 1);
+        }
+        match rest.len() {
+            0 => Ok(()),
+            more => Err(format!("{more} bytes behind the changes")),
+        }
     }
 
     /// Bytes of a page.
@@ -194,7 +243,7 @@ impl PageImage {
         runs.map(|run| (run[0].slot..run[run.len() - 1].slot + 1, run))
     }
 
-    /// The entries of a page, without those of regions that were freed since it was checked.
+    /// The entries of a page after its changes, without those of regions that were freed since they were checked.
     ///
     /// # Errors
     /// The bytes are not those that the image was taken with; what is wrong, in words.
@@ -208,10 +257,21 @@ impl PageImage {
                 self.retired.count()
             ));
         }
+        let valid = |entries: &mut Vec<(LocalBlock, Entry)>, checked| {
+            entries.retain(|(_, entry)| self.retired.is_valid(entry.location(), checked));
+        };
+        let mut entries: Vec<_> = leaf.entries().collect();
+        valid(&mut entries, checked);
+        if let Some(delta) = self.deltas.get(saved.slot) {
+            let mut delta = Delta::decode(delta, first)?;
+            entries.retain(|(block, _)| !delta.has(*block));
+            valid(&mut delta.set, delta.checked);
+            entries.append(&mut delta.set);
+            entries.sort_unstable_by_key(|(block, _)| *block);
+        }
         let behind = self.pages.get(at + 1).map(|(next, _)| *next);
-        let mut entries = Vec::with_capacity(leaf.len());
-        for (block, entry) in leaf.entries() {
-            if behind.is_some_and(|next| block >= next) {
+        for (block, entry) in &entries {
+            if behind.is_some_and(|next| *block >= next) {
                 return Err(format!("block {} is in the next page", block.0));
             }
             if entry.dirty() && !saved.dirty {
@@ -219,9 +279,6 @@ impl PageImage {
             }
             if entry.location() == Location(0) && !matches!(entry.place(), Site::SameFilled { .. }) {
                 return Err(format!("block {} is where the first extent begins", block.0));
-            }
-            if self.retired.is_valid(entry.location(), checked) {
-                entries.push((block, entry));
             }
         }
         Ok(entries)
@@ -270,9 +327,11 @@ impl PagedIndex {
             + self.retired.regions() * 8
             + self.hits.image_bytes()
             + self.directory.len() * PAGE_ENTRY_BYTES
+            + self.deltas.len() * DELTA_HEAD_BYTES
+            + self.deltas.bytes()
     }
 
-    /// The image. `None`: some pages are not in their slots as they are in memory, or cannot be read any more.
+    /// The image. `None`: some pages in memory are not in their slots as they are there, or pages cannot be read any more.
     #[must_use]
     pub fn image(&self) -> Option<Vec<u8>> {
         if self.is_abandoned {
@@ -284,10 +343,11 @@ impl PagedIndex {
         out.extend((self.retired.regions() as u32).to_le_bytes());
         out.extend(self.retired.count().to_le_bytes());
         out.extend((self.hits.regions_with_bits() as u32).to_le_bytes());
-        out.extend([0; 4]);
+        out.extend((self.deltas.len() as u32).to_le_bytes());
         out.extend((self.directory.len() as u64).to_le_bytes());
         self.retired.write_image(&mut out);
         self.hits.write_image(&mut out);
+        let (mut changes, mut number) = (Vec::new(), 0_u32);
         let mut page = Some(self.directory.find(LocalBlock(0)));
         while let Some(at) = page {
             let saved = match self.directory.place(at) {
@@ -302,16 +362,23 @@ impl PagedIndex {
             out.extend(first.to_le_bytes());
             out.extend(saved.slot.to_le_bytes());
             out.extend(saved.checksum.to_le_bytes());
-            page = self.directory.next(at);
+            if let Some(delta) = self.deltas.get(saved.slot) {
+                changes.extend(number.to_le_bytes());
+                let len = u16::try_from(delta.len()).expect("few bytes");
+                changes.extend(len.to_le_bytes());
+                changes.extend(delta);
+            }
+            (page, number) = (self.directory.next(at), number + 1);
         }
+        out.extend(changes);
         assert_eq!(out.len(), self.image_bytes());
         Some(out)
     }
 
-    /// Whether the pages of an image are as large as those of this index.
+    /// Whether the pages of an image are as large as those of this index, and its changes fit in the memory for them.
     #[must_use]
     pub fn fits(&self, image: &PageImage) -> bool {
-        self.plan.page_bytes == image.page_bytes
+        self.plan.page_bytes == image.page_bytes && self.has_room_for_changes(image.deltas.memory_bytes())
     }
 
     /// An empty index becomes the one of an image whose pages were all counted. Pages keep their mark.
@@ -325,6 +392,7 @@ impl PagedIndex {
         let directory = Directory::of(pages.map(|(first, saved)| (*first, Place::Away(*saved))));
         *self = Self {
             directory,
+            deltas: image.deltas,
             slots: image.slots,
             hits: image.hits,
             retired: image.retired,

@@ -1,9 +1,15 @@
 //! Which pages leave memory, and writes of those that have changed.
 //!
-//! CLOCK chooses the pages. One that has not changed leaves at once. A changed one is written first, together with others, and leaves at the
-//! end of its write unless it was used or changed meanwhile.
+//! CLOCK chooses the pages. One that has not changed leaves at once. So does one with few changes: these stay in memory, a few dozen bytes
+//! instead of a write of the whole page, and the next read of the page repeats them. One with more changes is written first, together with
+//! others, and leaves at the end of its write unless it was used or changed meanwhile.
+//!
+//! How many changes are few follows from the memory: of what the tables leave, three quarters may hold changes. The less of it is free, the
+//! smaller are the changes that may stay. With little memory, changes save more than pages do: in replays, three times as many pages in
+//! memory saved a tenth of the reads (docs/memory.md). With much, changes are small beside the pages.
 
-use super::{Frame, PageWrite, PagedIndex, Place, STAMP_BYTES, Saved, Stay};
+use super::{Frame, PageWrite, PagedIndex, Place, STAMP_BYTES, Saved, Stay, Touched};
+use crate::index::delta::DELTA_BYTES_MAX;
 use crate::planted::{PlantedBug, planted};
 
 /// Pages of a batch of writes, at most.
@@ -14,20 +20,25 @@ const BATCH_SHARE: usize = 16;
 const LEAVING_BATCHES: usize = 2;
 /// One part in so many of the memory for pages is kept free, so that loads do not wait for writes.
 const FREE_SHARE: usize = 64;
+/// Pages in memory have at least one part in so many of the memory that the tables leave.
+const FRAMES_SHARE: usize = 4;
+/// Changes of a page may take this many times the memory for changes that is free, divided by the number of pages. If the changes of pages are
+/// of any size up to that, all together take eight ninths of the memory for changes.
+const DELTA_FREE: usize = 16;
 
 impl PagedIndex {
     /// Makes pages leave memory until there is room for those of a few loads. False: there is none for one, because changed pages must be
-    /// written before; if they cannot be written (not `can_write`), they stay, and unchanged ones leave.
+    /// written before; if they cannot be written (not `can_write`), they stay, and others leave.
     pub fn make_room(&mut self, can_write: bool) -> bool {
         // Pages stay in memory, because they could not be read again.
         while !self.is_abandoned && self.frames_in_use() > self.plan.frames_min {
             let tables = self.tables_bytes() as u64;
             let most = self.plan.memory_bytes.saturating_sub(tables) as usize;
-            if self.leaf_bytes <= most - most / FREE_SHARE {
+            if self.frame_bytes <= most - most / FREE_SHARE {
                 break;
             }
             if !self.evict_one(can_write) {
-                return self.leaf_bytes <= most;
+                return self.frame_bytes <= most;
             }
         }
         true
@@ -38,8 +49,8 @@ impl PagedIndex {
         (self.frames_in_use() / BATCH_SHARE).clamp(1, BATCH_MAX)
     }
 
-    /// Evicts the next page that was not used since the hand passed it (CLOCK) and has not changed. Those that have changed leave later,
-    /// and the hand stops when they are many. An empty page is removed instead: from then on, its blocks belong to the preceding page.
+    /// Evicts the next page that was not used since the hand passed it (CLOCK) and has not changed, or little. Others leave later, and the
+    /// hand stops when they are many. An empty page is removed instead: from then on, its blocks belong to the preceding page.
     fn evict_one(&mut self, can_write: bool) -> bool {
         for _ in 0..2 * self.frames.len() {
             let before = self.hand;
@@ -60,6 +71,7 @@ impl PagedIndex {
             let is_changed = frame.is_changed() && !planted(PlantedBug::ChangedPageEvicted);
             let (first, saved) = (frame.leaf.first(), frame.saved.map(|(saved, _)| saved));
             let is_empty = frame.leaf.len() == 0 && first.0 > 0;
+            let is_leaving = frame.stay == Stay::Leaving;
             let at = self.directory.find(first);
             assert_eq!(self.directory.place(at), Place::Frame(hand));
             match saved {
@@ -70,6 +82,12 @@ impl PagedIndex {
                     }
                 }
                 Some(saved) if !is_changed => self.directory.set_place(at, Place::Away(saved)),
+                Some(saved) if !is_leaving && let Some(delta) = self.delta(hand) => {
+                    let dirty = self.frame(hand).leaf.any_dirty();
+                    self.deltas.put(saved.slot, &delta);
+                    self.directory
+                        .set_place(at, Place::Away(Saved { dirty, ..saved }));
+                }
                 _ if !can_write => continue,
                 _ if self.leaving >= LEAVING_BATCHES * self.batch() => {
                     self.hand = before;
@@ -84,6 +102,35 @@ impl PagedIndex {
             return true;
         }
         false
+    }
+
+    /// The changes of a page in memory, if they are few.
+    fn delta(&mut self, number: u32) -> Option<Vec<u8>> {
+        let free = self.deltas_room().saturating_sub(self.deltas.memory_bytes());
+        let most = DELTA_FREE * free / self.directory.len();
+        let most = most.min(free).min(DELTA_BYTES_MAX);
+        let frame = self.frame(number);
+        let delta = frame.touched.encode(&frame.leaf, frame.checked, most);
+        if delta.is_none() && most == DELTA_BYTES_MAX {
+            // They are not encoded again before the page is written.
+            self.touch_all(number);
+        }
+        delta
+    }
+
+    /// Bytes that changes may take.
+    fn deltas_room(&self) -> usize {
+        let tables = self.tables_bytes() - self.deltas.memory_bytes();
+        let memory = (self.plan.memory_least as usize).saturating_sub(tables);
+        let frame = self.plan.page_bytes + Touched::MEMORY_MAX;
+        let frames = (memory / FRAMES_SHARE).max(self.plan.frames_min * frame);
+        memory.saturating_sub(frames).max(self.plan.deltas_min)
+    }
+
+    /// Whether so many bytes of changes fit in memory, as far as is known before the tables are there.
+    pub(super) fn has_room_for_changes(&self, bytes: usize) -> bool {
+        let memory = self.plan.memory_least as usize;
+        bytes <= (memory - memory / FRAMES_SHARE).max(2 * self.plan.deltas_min)
     }
 
     pub(super) fn set_stay(&mut self, number: u32, stay: Stay) {
@@ -140,6 +187,7 @@ impl PagedIndex {
                 continue;
             };
             frame.is_writing = true;
+            self.frame_bytes -= std::mem::take(&mut frame.touched).memory_bytes();
             let leaf_bytes = self.plan.page_bytes - STAMP_BYTES;
             let mut bytes = frame.leaf.to_bytes(self.plan.mark, leaf_bytes);
             bytes.extend(frame.checked.to_le_bytes());
@@ -176,7 +224,10 @@ impl PagedIndex {
                             false => old.map(|(old, _)| old),
                         }
                     }
-                    false => None,
+                    false => {
+                        self.touch_all(write.frame);
+                        None
+                    }
                 }
             }
             // The page is part of another one by now.

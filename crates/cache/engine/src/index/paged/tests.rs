@@ -109,16 +109,21 @@ fn block(random: &mut Random, kind: u64, step: u64) -> LocalBlock {
 
 #[test]
 fn a_paged_index_agrees_with_the_table() {
-    for kind in 0..4 {
+    for (kind, deltas_min) in (0..4).flat_map(|kind| [(kind, 0), (kind, 16 << 10)]) {
         let mut random = Random::new(kind);
-        let (mut paged, mut device) = (small(20_000), Device::default());
+        let plan = PagePlan {
+            deltas_min,
+            ..PagePlan::new(20_000, 0, 9)
+        };
+        let (mut paged, mut device, mut deltas) = (PagedIndex::new(plan), Device::default(), 0);
         let mut table = Index::new(LocalBlock(1 << 30), 100_000);
         let mut model = BTreeMap::new();
         let (mut under_way, mut failed): (Vec<PageWrite>, _) = (Vec::new(), 0);
         for step in 0..60_000_u64 {
             let block = block(&mut random, kind, step);
             load(&mut paged, &mut device, block);
-            assert!(paged.frames_in_use() <= FRAMES_MIN + 1);
+            // A page that is read may be divided by its changes.
+            assert!(paged.frames_in_use() <= FRAMES_MIN + 2);
             let removes = random.below(100) < if step < 36_000 { 25 } else { 70 };
             let block = match model.range(block..).next() {
                 // Mostly one that is there.
@@ -141,6 +146,7 @@ fn a_paged_index_agrees_with_the_table() {
                 assert_eq!(old, model.insert(block, entry));
             }
             assert_eq!(paged.get(block), model.get(&block).copied());
+            deltas = deltas.max(check_deltas(&paged));
             // Writes take a while, and some fail.
             // One at a time, because a load here does not wait for it.
             if random.below(50) == 0 && under_way.is_empty() {
@@ -156,6 +162,12 @@ fn a_paged_index_agrees_with_the_table() {
                 paged.end_write(&write, succeeded);
             }
         }
+        // Blocks in order change many entries of few pages.
+        assert_eq!(
+            deltas > 4,
+            deltas_min > 0 && kind != 1,
+            "{deltas} pages with changes"
+        );
         failed += under_way.len();
         under_way.iter().for_each(|write| paged.end_write(write, false));
         assert_eq!((paged.len(), paged.fragments), (table.len(), table.fragments));
@@ -177,6 +189,24 @@ fn a_paged_index_agrees_with_the_table() {
             "only slots that cannot be written are lost"
         );
     }
+}
+
+/// Checks that changes are of pages that are not in memory, and within the memory for them. Returns the number of these pages.
+fn check_deltas(index: &PagedIndex) -> usize {
+    let count = index.deltas.len();
+    if count % 16 == 1 {
+        let first = Some(index.directory.find(LocalBlock(0)));
+        let pages = std::iter::successors(first, |at| index.directory.next(*at));
+        let has_delta = |at: &Position| match index.directory.place(*at) {
+            Place::Away(saved) => index.deltas.get(saved.slot).is_some(),
+            Place::Frame(_) => false,
+        };
+        assert_eq!(pages.filter(has_delta).count(), count);
+        let frames = index.frames.iter().flatten().map(Frame::memory_bytes);
+        assert_eq!(index.frame_bytes, frames.sum::<usize>());
+    }
+    assert!(index.deltas.memory_bytes() <= index.plan.deltas_min + 320);
+    count
 }
 
 /// An index of some pages, all written, the first one away.
@@ -228,6 +258,52 @@ fn a_page_that_changes_while_it_is_written_does_not_leave() {
     }
     load(&mut index, &mut device, LocalBlock(0));
     assert_eq!((index.get(LocalBlock(0)), index.get(LocalBlock(1))), (None, None));
+}
+
+/// A page with few changes leaves without a write, and comes back with them: also a block that was removed, and one whose new copy left with
+/// its region, while the page on the device has an older one in another region.
+#[test]
+fn few_changes_stay_in_memory() {
+    let (mut index, mut device) = written();
+    index.plan.deltas_min = 64 << 10;
+    let (old, new) = (far(2).location(), Location(3 << 20));
+    let region_of = |place: Location| (place.offset() / index.plan.region_bytes) as u32;
+    let region = region_of(new);
+    assert_ne!(region_of(old), region);
+    load(&mut index, &mut device, LocalBlock(0));
+    write_all(&mut index, &mut device);
+    index.remove(LocalBlock(0));
+    index.insert(
+        LocalBlock(1),
+        Entry::fragment(far(7).location(), 700).with_dirty(true),
+    );
+    index.insert(LocalBlock(2), Entry::fragment(new, 100));
+    let slots = index.slots.in_use();
+    let away = |index: &mut PagedIndex, device: &mut Device| {
+        for n in 0..20 * FRAMES_MIN as u64 {
+            load(index, device, LocalBlock((10 + n % 80) * PAGE_BYTES as u64 / 8));
+        }
+        assert!(!index.has(LocalBlock(0)));
+    };
+    away(&mut index, &mut device);
+    assert_eq!((index.deltas.len(), index.slots.in_use()), (1, slots));
+    index.abandon();
+    assert!(
+        index.is_unknown(LocalBlock(0)),
+        "a dirty block is among the changes"
+    );
+    index.is_abandoned = false;
+    for turn in 0..3 {
+        load(&mut index, &mut device, LocalBlock(0));
+        assert_eq!(index.get(LocalBlock(0)), None);
+        assert!(index.get(LocalBlock(1)).is_some_and(|entry| entry.dirty()));
+        assert_eq!(index.get(LocalBlock(2)).is_some(), turn == 0);
+        assert_eq!(index.get(LocalBlock(3)), Some(far(3)));
+        away(&mut index, &mut device);
+        if turn == 0 {
+            index.retire(region, 1);
+        }
+    }
 }
 
 #[test]
@@ -402,16 +478,17 @@ fn abandoned_pages_are_not_read() {
 fn blocks_of_freed_regions_are_gone_at_once() {
     const REGIONS: u64 = 12;
     const REGION_BYTES: u64 = 128 << 10;
-    let plan = PagePlan {
+    let plan = |deltas_min| PagePlan {
         used_bytes_max: 120,
         frames_min: 6,
         region_bytes: REGION_BYTES,
+        deltas_min,
         ..PagePlan::new(20_000, 0, 9)
     };
     let region_of = |entry: Entry| (entry.location().offset() / REGION_BYTES) as u32;
-    for kind in 0..3 {
+    for (kind, deltas_min) in (0..3).flat_map(|kind| [(kind, 0), (kind, 16 << 10)]) {
         let mut random = Random::new(kind);
-        let (mut paged, mut device) = (PagedIndex::new(plan), Device::default());
+        let (mut paged, mut device) = (PagedIndex::new(plan(deltas_min)), Device::default());
         let mut table = Index::new(LocalBlock(1 << 30), 10_000);
         let mut model = BTreeMap::new();
         let (mut retired, mut pages) = (0, 0);
@@ -448,6 +525,7 @@ fn blocks_of_freed_regions_are_gone_at_once() {
                 }
             }
             assert_eq!(paged.get(block), model.get(&block).copied());
+            check_deltas(&paged);
             if random.below(60) == 0 {
                 let region = random.below(REGIONS + 1) as u32;
                 let gone: Vec<_> = model

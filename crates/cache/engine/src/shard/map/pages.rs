@@ -244,7 +244,7 @@ impl Pages {
         (!self.index.borrow().is_abandoned()).then_some(any)
     }
 
-    /// The image of the index, all of whose pages are written. A page that changes from now on stays in memory.
+    /// The image of the index, all of whose pages in memory are written. What changes from now on stays in memory.
     pub(super) fn last_image(&self) -> Vec<u8> {
         self.is_sealed.set(true);
         self.index.borrow().image().expect("all pages are written")
@@ -258,7 +258,7 @@ impl Pages {
     }
 
     /// The device is fenced. Without dirty blocks, the index is no longer needed: nothing is read of the device. With dirty blocks, pages
-    /// are still read; those that change stay in memory, because they cannot be written.
+    /// are still read; what changes stays in memory, because it cannot be written.
     fn after_fence(&self) {
         let mut index = self.index.borrow_mut();
         if index.fragments().dirty_blocks() == 0 {

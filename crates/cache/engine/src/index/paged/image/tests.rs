@@ -130,6 +130,7 @@ impl Rig {
             assert!(self.index.image().is_none(), "changes are not written");
             self.write();
         }
+        assert!(self.index.deltas.len() > 0 || self.index.page_count() < 20);
         self.index.image().expect("all is written")
     }
 
@@ -173,6 +174,7 @@ fn an_image_has_what_the_index_had() {
             assert_eq!(rig.index.len(), rig.model.len());
             assert_eq!(rig.index.fragments(), before.fragments());
             assert_eq!(rig.index.slots.in_use() as usize, rig.index.page_count());
+            assert_eq!(rig.index.deltas.bytes(), before.deltas.bytes());
             for region in 0..rig.geometry.regions_per_shard {
                 assert_eq!(rig.index.dirty_in(region), before.dirty_in(region));
             }
@@ -191,12 +193,17 @@ fn an_image_has_what_the_index_had() {
 fn a_forged_image_is_refused_or_can_be_used() {
     let mut rig = Rig::filled(9);
     let image = rig.image();
+    let deltas = rig.index.deltas.bytes() + rig.index.deltas.len() * DELTA_HEAD_BYTES;
     let (mut refused, mut random) = (0, Random::new(1));
     for turn in 0..3000 {
         let mut forged = image.clone();
         for _ in 0..1 + random.below(3) {
-            let within = if turn % 2 == 0 { HEAD_BYTES } else { forged.len() };
-            let at = random.index(within);
+            let at = match turn % 3 {
+                0 => random.index(HEAD_BYTES),
+                1 => random.index(forged.len()),
+                // The changes.
+                _ => forged.len() - 1 - random.index(deltas),
+            };
             forged[at] = random.below(256) as u8;
         }
         if turn % 7 == 0 {
@@ -240,7 +247,8 @@ fn a_forged_page_is_refused_or_can_be_used() {
     let mut rig = Rig::filled(12);
     let image = rig.image();
     let device = rig.device.clone();
-    let pages = image.len() - rig.index.page_count() * PAGE_ENTRY_BYTES;
+    let deltas = rig.index.deltas.bytes() + rig.index.deltas.len() * DELTA_HEAD_BYTES;
+    let pages = image.len() - deltas - rig.index.page_count() * PAGE_ENTRY_BYTES;
     let (mut used, mut random) = (0, Random::new(2));
     for _ in 0..2000 {
         let mut forged = image.clone();

@@ -1,0 +1,391 @@
+//! The changes of a page since its last write. If they are few, the page leaves memory without a write, and they stay there instead.
+//!
+//! ```text
+//! varint    twice the retirement at which the entries were checked (see `super::retired`), and 1 if blocks were removed
+//! varint    number of removed blocks, if there are some
+//! varint    for each: distance from the first block of the page, or from the block behind the preceding one
+//! codes     entries that were set (see `super::code`), the first one without an entry before it
+//! ```
+//! Varints are LEB128: 7 bits in each byte, the low ones first, the top bit is set if another byte follows.
+//!
+//! Invariants:
+//! - Changes say of each of their blocks all there is: neither the entry of that block in the page on the device counts, nor whether the
+//!   region of that entry was freed.
+//! - A block whose entry left the page because a region was freed is among the removed ones, if it was changed before: the page on the
+//!   device may have an older entry of it, in another region.
+//! - Blocks ascend, and each is removed or set, not both.
+
+use std::ops::Range;
+
+use super::code::{BLOCK_BITS, Context, GAP_BYTES_MAX, read_varint, write_varint};
+use super::entry::Entry;
+use super::leaf::Leaf;
+use crate::planted::{PlantedBug, planted};
+use crate::units::LocalBlock;
+
+/// Most bytes of the changes of a page.
+pub(super) const DELTA_BYTES_MAX: usize = 1020;
+/// Most blocks of [`Touched`].
+const BLOCKS_MAX: usize = 512;
+const NUMBER_BYTES_MAX: usize = u64::BITS.div_ceil(7) as usize;
+/// Slots whose changes are in one vector.
+const GROUP_SLOTS: u32 = 256;
+/// Memory of a group is a multiple of this.
+const ROOM_STEP: usize = 64;
+
+const LEN_BYTES_MAX: usize = 2;
+
+const _: () = assert!(DELTA_BYTES_MAX < 1 << (7 * LEN_BYTES_MAX) && GROUP_SLOTS <= 1 << u8::BITS);
+
+/// The blocks of a page that changed since its last write began, as far as they are few.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    /// Distances from the first block of the page. They ascend.
+    blocks: Vec<u32>,
+    /// There are more, or the page was never written.
+    is_all: bool,
+}
+
+impl Touched {
+    /// Most memory.
+    pub(super) const MEMORY_MAX: usize = BLOCKS_MAX * size_of::<u32>();
+
+    pub(super) fn all() -> Self {
+        let blocks = Vec::new();
+        Self { blocks, is_all: true }
+    }
+
+    /// A block changed, at this distance from the first one of its page.
+    pub(super) fn note(&mut self, distance: u64) {
+        if self.is_all {
+            return;
+        }
+        let Ok(distance) = u32::try_from(distance) else {
+            *self = Self::all();
+            return;
+        };
+        match self.blocks.binary_search(&distance) {
+            Ok(_) => {}
+            Err(_) if self.blocks.len() == BLOCKS_MAX => *self = Self::all(),
+            Err(at) => self.blocks.insert(at, distance),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.blocks.capacity() * size_of::<u32>()
+    }
+
+    /// The changes of a page, which was `checked` at that retirement, in `most` bytes. `None`: they take more.
+    pub(super) fn encode(&self, leaf: &Leaf, checked: u64, most: usize) -> Option<Vec<u8>> {
+        // Each takes a byte.
+        if self.is_all || self.blocks.len() > most {
+            return None;
+        }
+        let (mut removed, mut set) = (Vec::new(), Vec::new());
+        for distance in &self.blocks {
+            let block = LocalBlock(leaf.first().0 + u64::from(*distance));
+            match leaf.get(block) {
+                Some(entry) => set.push((block, entry)),
+                None if planted(PlantedBug::DeferredRemovalLost) => {}
+                None => removed.push(block),
+            }
+        }
+        let mut bytes = Vec::new();
+        write_varint(checked << 1 | u64::from(!removed.is_empty()), &mut bytes);
+        if !removed.is_empty() {
+            write_varint(removed.len() as u64, &mut bytes);
+        }
+        let mut next = leaf.first().0;
+        for block in removed {
+            write_varint(block.0 - next, &mut bytes);
+            next = block.0 + 1;
+        }
+        let mut context = Context::start(leaf.first());
+        for (block, entry) in set {
+            context.write(block, entry, &mut bytes);
+            if bytes.len() > most {
+                return None;
+            }
+        }
+        (bytes.len() <= most).then_some(bytes)
+    }
+}
+
+/// Changes of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Delta {
+    /// The retirement at which the entries were checked.
+    pub(super) checked: u64,
+    pub(super) removed: Vec<LocalBlock>,
+    pub(super) set: Vec<(LocalBlock, Entry)>,
+}
+
+impl Delta {
+    /// The changes of the page that begins with `first`.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(super) fn decode(bytes: &[u8], first: LocalBlock) -> Result<Self, String> {
+        let mut at = 0;
+        let mut number = |most| {
+            let found = read_varint(bytes, &mut at, most);
+            found.ok_or_else(|| format!("no number in {bytes:02x?}"))
+        };
+        let checked = number(NUMBER_BYTES_MAX)?;
+        let count = match checked & 1 {
+            0 => 0,
+            _ => number(GAP_BYTES_MAX)?,
+        };
+        let (mut removed, mut next) = (Vec::new(), first.0);
+        for _ in 0..count {
+            let block = next + number(GAP_BYTES_MAX)?;
+            if block >> BLOCK_BITS != 0 {
+                return Err(format!("block {block} is removed"));
+            }
+            removed.push(LocalBlock(block));
+            next = block + 1;
+        }
+        let (mut set, mut codes) = (Vec::new(), &bytes[at..]);
+        let mut context = Context::start(first);
+        while !codes.is_empty() {
+            let read = context.read(codes).filter(|_| context.is_valid());
+            let Some(len) = read else {
+                return Err(format!("no entry in {codes:02x?}"));
+            };
+            if removed.binary_search(&context.block()).is_ok() {
+                return Err(format!("block {} is removed and set", context.block().0));
+            }
+            set.push((context.block(), context.entry()));
+            codes = &codes[len..];
+        }
+        Ok(Self {
+            checked: checked >> 1,
+            removed,
+            set,
+        })
+    }
+
+    /// Whether a block is among the changes.
+    pub(super) fn has(&self, block: LocalBlock) -> bool {
+        let set = || self.set.binary_search_by_key(&block, |(block, _)| *block);
+        self.removed.binary_search(&block).is_ok() || set().is_ok()
+    }
+
+    /// The last block.
+    pub(super) fn last(&self) -> Option<LocalBlock> {
+        let set = self.set.last().map(|(block, _)| *block);
+        set.max(self.removed.last().copied())
+    }
+}
+
+/// Changes of pages that are not in memory, by the slots of these pages.
+#[derive(Debug, Default)]
+pub(super) struct Deltas {
+    /// For each group of slots: slot within the group (1 byte), length (a varint), changes.
+    groups: Vec<Vec<u8>>,
+    /// Memory of these.
+    room: usize,
+    /// Number of pages.
+    len: usize,
+    /// Bytes of changes.
+    bytes: usize,
+}
+
+impl Deltas {
+    /// Number of pages with changes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of all changes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.room + self.groups.capacity() * size_of::<Vec<u8>>()
+    }
+
+    /// Where the changes of a slot are, in their group: with what is in front of them, and without.
+    fn find(&self, slot: u32) -> Option<(Range<usize>, Range<usize>)> {
+        let group = self.groups.get((slot / GROUP_SLOTS) as usize)?;
+        let mut start = 0;
+        while let Some(number) = group.get(start) {
+            let mut at = start + 1;
+            let len = read_varint(group, &mut at, LEN_BYTES_MAX).expect("a length");
+            let end = at + len as usize;
+            if u32::from(*number) == slot % GROUP_SLOTS {
+                return Some((start..end, at..end));
+            }
+            start = end;
+        }
+        None
+    }
+
+    /// The changes of the page in a slot.
+    pub(super) fn get(&self, slot: u32) -> Option<&[u8]> {
+        let (_, delta) = self.find(slot)?;
+        Some(&self.groups[(slot / GROUP_SLOTS) as usize][delta])
+    }
+
+    /// Adds those of a page that has none, [`DELTA_BYTES_MAX`] at most.
+    pub(super) fn put(&mut self, slot: u32, delta: &[u8]) {
+        assert!(self.find(slot).is_none(), "slot {slot} has changes");
+        let group = (slot / GROUP_SLOTS) as usize;
+        if group >= self.groups.len() {
+            self.groups.resize_with(group + 1, Vec::new);
+        }
+        let group = &mut self.groups[group];
+        let mut head = vec![(slot % GROUP_SLOTS) as u8];
+        write_varint(delta.len() as u64, &mut head);
+        let (before, len) = (group.capacity(), group.len() + head.len() + delta.len());
+        if len > group.capacity() {
+            let more = len.next_multiple_of(ROOM_STEP) - group.len();
+            group.reserve_exact(more);
+        }
+        group.extend(head);
+        group.extend(delta);
+        self.room = self.room + group.capacity() - before;
+        self.len += 1;
+        self.bytes += delta.len();
+    }
+
+    /// Removes the changes of the page in a slot, and returns them.
+    pub(super) fn take(&mut self, slot: u32) -> Option<Vec<u8>> {
+        let (with_head, delta) = self.find(slot)?;
+        let group = &mut self.groups[(slot / GROUP_SLOTS) as usize];
+        let (before, taken) = (group.capacity(), group[delta].to_vec());
+        group.drain(with_head);
+        let room = group.len().next_multiple_of(ROOM_STEP);
+        if group.capacity() > room + ROOM_STEP {
+            group.shrink_to(room);
+        }
+        self.room = self.room + group.capacity() - before;
+        self.len -= 1;
+        self.bytes -= taken.len();
+        Some(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use flaz_random::Random;
+
+    use super::*;
+    use crate::units::Location;
+
+    fn leaf(first: LocalBlock, blocks: impl Iterator<Item = u64>) -> Leaf {
+        let entry = |block| Entry::fragment(Location(1 + block * 7919 % 100_000), 900);
+        Leaf::of(first, blocks.map(|block| (LocalBlock(block), entry(block))))
+    }
+
+    #[test]
+    fn changes_read_back() {
+        let mut random = Random::new(3);
+        for turn in 0..500_u64 {
+            let first = LocalBlock(4 * random.below(1 << 30));
+            let mut there: Vec<u64> = (0..200).map(|_| first.0 + random.below(3000)).collect();
+            there.sort_unstable();
+            there.dedup();
+            let leaf = leaf(first, there.iter().copied());
+            let mut touched = Touched::default();
+            let mut blocks: Vec<u64> = (0..random.below(40)).map(|_| random.below(3000)).collect();
+            blocks.iter().for_each(|distance| touched.note(*distance));
+            blocks.sort_unstable();
+            blocks.dedup();
+            let checked = turn * 1_000_003;
+            let bytes = touched.encode(&leaf, checked, 1000).expect("they fit");
+            assert_eq!(touched.encode(&leaf, checked, bytes.len()).as_ref(), Some(&bytes));
+            assert_eq!(touched.encode(&leaf, checked, bytes.len() - 1), None);
+            let delta = Delta::decode(&bytes, first).expect("they are right");
+            assert_eq!(delta.checked, checked);
+            assert_eq!(delta.removed.len() + delta.set.len(), blocks.len());
+            for distance in &blocks {
+                let block = LocalBlock(first.0 + distance);
+                let set = delta.set.iter().find(|(set, _)| *set == block);
+                assert_eq!(set.map(|(_, entry)| *entry), leaf.get(block));
+                assert_eq!(delta.removed.contains(&block), leaf.get(block).is_none());
+                assert!(delta.has(block));
+            }
+            assert_eq!(delta.last().map(|last| last.0 - first.0), blocks.last().copied());
+        }
+    }
+
+    #[test]
+    fn many_changes_are_not_kept() {
+        let leaf = leaf(LocalBlock(0), 0..10);
+        let mut touched = Touched::default();
+        for distance in 0..BLOCKS_MAX as u64 {
+            touched.note(distance);
+            touched.note(distance / 2);
+        }
+        assert!(touched.encode(&leaf, 0, 1000).is_some());
+        touched.note(BLOCKS_MAX as u64);
+        assert_eq!(
+            (touched.encode(&leaf, 0, 1000), touched.memory_bytes()),
+            (None, 0)
+        );
+        let mut touched = Touched::default();
+        touched.note(1 << 32);
+        assert_eq!(touched.encode(&leaf, 0, 1000), None, "it is far away");
+        assert_eq!(Touched::all().encode(&leaf, 0, 1000), None);
+    }
+
+    #[test]
+    fn any_bytes_are_changes_or_refused() {
+        let mut random = Random::new(4);
+        let mut read = 0;
+        for _ in 0..200_000 {
+            let small = random.below(2) == 0;
+            let byte = |random: &mut Random| random.below(if small { 8 } else { 256 }) as u8;
+            let bytes: Vec<u8> = (0..random.below(30)).map(|_| byte(&mut random)).collect();
+            let first = LocalBlock(4 * random.below(1 << 38));
+            let Ok(delta) = Delta::decode(&bytes, first) else {
+                continue;
+            };
+            read += 1;
+            assert!(delta.removed.is_sorted_by(|a, b| a < b));
+            assert!(delta.set.is_sorted_by(|(a, _), (b, _)| a < b));
+            let blocks = delta.set.iter().map(|(block, _)| block).chain(&delta.removed);
+            assert!(
+                blocks
+                    .clone()
+                    .all(|block| *block >= first && block.0 >> BLOCK_BITS == 0)
+            );
+        }
+        assert!(read > 1000, "{read}");
+    }
+
+    #[test]
+    fn the_store_agrees_with_a_map() {
+        let (mut deltas, mut model) = (Deltas::default(), BTreeMap::new());
+        let mut random = Random::new(5);
+        for _ in 0..20_000 {
+            let slot = random.below(1000) as u32;
+            assert_eq!(deltas.get(slot), model.get(&slot).map(Vec::as_slice));
+            if random.below(2) == 0 {
+                assert_eq!(deltas.take(slot), model.remove(&slot));
+            } else {
+                model.entry(slot).or_insert_with(|| {
+                    let delta = vec![slot as u8; 1 + random.index(DELTA_BYTES_MAX)];
+                    deltas.put(slot, &delta);
+                    delta
+                });
+            }
+            assert_eq!(deltas.len(), model.len());
+            assert_eq!(deltas.bytes(), model.values().map(Vec::len).sum::<usize>());
+        }
+        let least = deltas.bytes() + 3 * deltas.len();
+        assert!(
+            deltas.memory_bytes() < least + 4 * 200,
+            "{}",
+            deltas.memory_bytes()
+        );
+        for slot in 0..1000 {
+            deltas.take(slot);
+        }
+        assert!(deltas.memory_bytes() < 4 * 200, "{}", deltas.memory_bytes());
+    }
+}
