@@ -37,7 +37,7 @@ pub enum PlantedBug {
     UnreadCountsAsClean,
     /// An index page leaves memory before its changes are written.
     ChangedPageEvicted,
-    /// The changes of an index page that stay in memory when it leaves lack the blocks that were removed.
+    /// The changes of an evicted index page that stay in memory lack the removed blocks.
     DeferredRemovalLost,
     /// A clean stop keeps an image of index pages before their changes are written.
     ImageOfOldPages,

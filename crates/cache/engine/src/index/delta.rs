@@ -1,4 +1,4 @@
-//! The changes of a page since its last write. If they are few, the page leaves memory without a write, and they stay there instead.
+//! The changes of a page since its last write. If they are small, the page is evicted without a write, and only they stay in memory.
 //!
 //! ```text
 //! varint    twice the retirement at which the entries were checked (see `super::retired`), and 1 if blocks were removed
@@ -9,11 +9,10 @@
 //! Varints are LEB128: 7 bits in each byte, the low ones first, the top bit is set if another byte follows.
 //!
 //! Invariants:
-//! - Changes say of each of their blocks all there is: neither the entry of that block in the page on the device counts, nor whether the
-//!   region of that entry was freed.
-//! - A block whose entry left the page because a region was freed is among the removed ones, if it was changed before: the page on the
-//!   device may have an older entry of it, in another region.
-//! - Blocks ascend, and each is removed or set, not both.
+//! - Changes override the page on the device: the entry that it has of a changed block never counts.
+//! - If the entry of a changed block is dropped because its region was freed, the block counts as removed: the page on the device may have
+//!   an older entry of it, in a region that is in use.
+//! - Blocks ascend. A block is either removed or set.
 
 use std::ops::Range;
 
@@ -23,7 +22,7 @@ use super::leaf::Leaf;
 use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
 
-/// Most bytes of the changes of a page.
+/// Maximum size of the changes of a page that stay in memory.
 pub(super) const DELTA_BYTES_MAX: usize = 1020;
 /// Most blocks of [`Touched`].
 const BLOCKS_MAX: usize = 512;
@@ -37,12 +36,12 @@ const LEN_BYTES_MAX: usize = 2;
 
 const _: () = assert!(DELTA_BYTES_MAX < 1 << (7 * LEN_BYTES_MAX) && GROUP_SLOTS <= 1 << u8::BITS);
 
-/// The blocks of a page that changed since its last write began, as far as they are few.
+/// The blocks of a page that changed since its last write began, up to a maximum number.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     /// Distances from the first block of the page. They ascend.
     blocks: Vec<u32>,
-    /// There are more, or the page was never written.
+    /// There are more than the maximum, or the page was never written: it must be written as a whole.
     is_all: bool,
 }
 
@@ -75,9 +74,9 @@ impl Touched {
         self.blocks.capacity() * size_of::<u32>()
     }
 
-    /// The changes of a page, which was `checked` at that retirement, in `most` bytes. `None`: they take more.
+    /// Encodes the changes of a page that was `checked` at this retirement. `None`: they take more than `most` bytes.
     pub(super) fn encode(&self, leaf: &Leaf, checked: u64, most: usize) -> Option<Vec<u8>> {
-        // Each takes a byte.
+        // A change takes at least a byte.
         if self.is_all || self.blocks.len() > most {
             return None;
         }

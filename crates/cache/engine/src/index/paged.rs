@@ -13,9 +13,9 @@
 //! - A page goes to a free slot, and its last slot is free when that write has succeeded: a failed or torn write damages nothing that
 //!   the directory names. Only if no slot is free, a page in memory overwrites its own: the directory names the frame then.
 //! - The slot of a failed write is not used again.
-//! - A frame leaves memory when its page has not changed since the write of it began that succeeded last, or if its changes since then are
-//!   few: they stay in memory then (see [`super::delta`]). Any other page whose turn it is leaves at the end of its write.
-//! - Changes are kept only of pages that are not in memory. They belong to the version in the slot: together they are the page.
+//! - A frame is evicted if its page has not changed since its last successful write began, or if its changes since then are small and stay in
+//!   memory (see [`super::delta`]). Any other frame that is chosen is evicted when its page has been written.
+//! - Only pages that are not in memory have such changes. They apply to the version of the page in its slot: both together are the page.
 //! - A group is in one page: see [`super::leaf`].
 //! - After [`PagedIndex::abandon`], pages that are not in memory are never read again: their blocks are not cached, or *unknown* if some
 //!   may be dirty.
@@ -64,10 +64,10 @@ pub struct PagePlan {
     pub used_bytes_max: usize,
     /// Bytes of the regions that entries are in.
     pub region_bytes: u64,
-    /// What is left of the memory when all else that shares it has grown: it bounds the changes of pages that are not in memory, because
-    /// these do not shrink at once.
+    /// What is left of the memory when everything else that shares it has reached its maximum. It bounds the changes of pages that are not
+    /// in memory, because these cannot be released at once.
     pub memory_least: u64,
-    /// Changes have so many bytes in any case.
+    /// Minimum memory for these changes, in bytes: for tests.
     pub deltas_min: usize,
 }
 
@@ -150,7 +150,7 @@ struct Frame {
     saved: Option<(Saved, u64)>,
     is_writing: bool,
     stay: Stay,
-    /// Since that write, or since one that is under way has begun.
+    /// Blocks that changed since that write, or since the start of one in progress.
     touched: Touched,
 }
 
@@ -190,7 +190,7 @@ pub struct PagedIndex {
     vacant: Vec<u32>,
     /// Bytes of their pages in memory, without those of `frames` itself.
     frame_bytes: usize,
-    /// Changes of pages that are not in memory. A page that comes into memory takes its own.
+    /// Changes of pages that are not in memory. They are applied when the page is loaded.
     deltas: Deltas,
     /// Number of those that leave after a write.
     leaving: usize,
@@ -417,7 +417,7 @@ impl PagedIndex {
         Ok(())
     }
 
-    /// Repeats the changes of a page that has just been read and checked.
+    /// Applies the changes of a page that was just read and checked.
     fn apply(&mut self, number: u32, delta: Delta) {
         let remove = |frame: &mut Frame, block| {
             frame.leaf.remove(block);
@@ -557,7 +557,7 @@ impl PagedIndex {
         result
     }
 
-    /// More entries of a page have changed since its last write than are kept.
+    /// The page in this frame can only be written as a whole.
     fn touch_all(&mut self, number: u32) {
         self.change(number, |frame| frame.touched = Touched::all());
     }

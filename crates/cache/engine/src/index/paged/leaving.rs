@@ -1,12 +1,11 @@
 //! Which pages leave memory, and writes of those that have changed.
 //!
-//! CLOCK chooses the pages. One that has not changed leaves at once. So does one with few changes: these stay in memory, a few dozen bytes
-//! instead of a write of the whole page, and the next read of the page repeats them. One with more changes is written first, together with
-//! others, and leaves at the end of its write unless it was used or changed meanwhile.
+//! CLOCK chooses the pages. A page that has not changed is evicted at once. So is a page with small changes: these stay in memory, a few dozen
+//! bytes, and are applied when the page is read again. Any other changed page is written first, in a batch, and is evicted when its write has
+//! ended, unless it was used or changed meanwhile.
 //!
-//! How many changes are few follows from the memory: of what the tables leave, three quarters may hold changes. The less of it is free, the
-//! smaller are the changes that may stay. With little memory, changes save more than pages do: in replays, three times as many pages in
-//! memory saved a tenth of the reads (docs/memory.md). With much, changes are small beside the pages.
+//! The limit for such changes follows from the memory that is free for them: three quarters of what the tables leave. With little memory,
+//! changes save more writes than the same memory for pages saves reads (docs/memory.md).
 
 use super::{Frame, PageWrite, PagedIndex, Place, STAMP_BYTES, Saved, Stay, Touched};
 use crate::index::delta::DELTA_BYTES_MAX;
@@ -22,8 +21,8 @@ const LEAVING_BATCHES: usize = 2;
 const FREE_SHARE: usize = 64;
 /// Pages in memory have at least one part in so many of the memory that the tables leave.
 const FRAMES_SHARE: usize = 4;
-/// Changes of a page may take this many times the memory for changes that is free, divided by the number of pages. If the changes of pages are
-/// of any size up to that, all together take eight ninths of the memory for changes.
+/// The limit for the changes of a page is this many times the free memory for changes, divided by the number of pages. If the sizes of changes
+/// are distributed evenly up to the limit, they fill eight ninths of the memory for changes.
 const DELTA_FREE: usize = 16;
 
 impl PagedIndex {
@@ -112,7 +111,7 @@ impl PagedIndex {
         let frame = self.frame(number);
         let delta = frame.touched.encode(&frame.leaf, frame.checked, most);
         if delta.is_none() && most == DELTA_BYTES_MAX {
-            // They are not encoded again before the page is written.
+            // Not encoded again before the page is written.
             self.touch_all(number);
         }
         delta
@@ -127,7 +126,7 @@ impl PagedIndex {
         memory.saturating_sub(frames).max(self.plan.deltas_min)
     }
 
-    /// Whether so many bytes of changes fit in memory, as far as is known before the tables are there.
+    /// Whether so many bytes of changes fit in memory. An estimate: the tables are not loaded yet.
     pub(super) fn has_room_for_changes(&self, bytes: usize) -> bool {
         let memory = self.plan.memory_least as usize;
         bytes <= (memory - memory / FRAMES_SHARE).max(2 * self.plan.deltas_min)
