@@ -404,6 +404,12 @@ impl<P: Platform> Shard<P> {
         self.stats.counters.counts()
     }
 
+    /// The number of blocks and tombstones to be stored, including the running one.
+    #[must_use]
+    pub fn admissions_waiting(&self) -> u64 {
+        self.queue.waiting()
+    }
+
     /// All counts and holdings of the shard.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {

@@ -542,11 +542,7 @@ impl Opening {
 
     /// Waits until no admission is waiting.
     pub async fn stored(&self) {
-        let waits = || {
-            self.shards
-                .iter()
-                .any(|shard| shard.stats().holdings.admission_queue > 0)
-        };
+        let waits = || self.shards.iter().any(|shard| shard.admissions_waiting() > 0);
         while waits() {
             self.env.sleep(Duration::from_millis(1)).await;
         }
