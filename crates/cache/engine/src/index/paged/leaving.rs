@@ -26,18 +26,20 @@ const FRAMES_SHARE: usize = 4;
 const DELTA_FREE: usize = 16;
 
 impl PagedIndex {
-    /// Makes pages leave memory until there is room for those of a few loads. False: there is none for one, because changed pages must be
-    /// written before; if they cannot be written (not `can_write`), they stay, and others leave.
-    pub fn make_room(&mut self, can_write: bool) -> bool {
+    /// Makes pages leave memory until there is room for `pages` of a load, and for one more, because a page may be divided by its changes.
+    /// False: there is none, because changed pages must be written before. If they cannot be written (not `can_write`), they stay, and
+    /// others leave.
+    pub fn make_room(&mut self, pages: usize, can_write: bool) -> bool {
+        let wanted = (pages + 1) * self.plan.page_bytes;
         // Pages stay in memory, because they could not be read again.
         while !self.is_abandoned && self.frames_in_use() > self.plan.frames_min {
             let tables = self.tables_bytes() as u64;
             let most = self.plan.memory_bytes.saturating_sub(tables) as usize;
-            if self.frame_bytes <= most - most / FREE_SHARE {
+            if self.frame_bytes + wanted.max(most / FREE_SHARE) <= most {
                 break;
             }
             if !self.evict_one(can_write) {
-                return self.frame_bytes <= most;
+                return self.frame_bytes + wanted <= most;
             }
         }
         true

@@ -60,7 +60,7 @@ fn changed(index: &PagedIndex) -> usize {
 
 /// Brings the page of a block into memory.
 fn load(index: &mut PagedIndex, device: &mut Device, block: LocalBlock) {
-    while !index.make_room(true) {
+    while !index.make_room(1, true) {
         let writes = index.begin_writes(8);
         assert!(!writes.is_empty(), "there are slots");
         for write in writes {
@@ -260,6 +260,32 @@ fn a_page_that_changes_while_it_is_written_does_not_leave() {
     assert_eq!((index.get(LocalBlock(0)), index.get(LocalBlock(1))), (None, None));
 }
 
+/// There is room before a page is read, also if the share that is kept free is smaller than a page.
+#[test]
+fn loads_keep_the_bound() {
+    let near = |n: u64| Entry::fragment(Location(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 42 | 1), 100);
+    let (mut index, mut device, mut random) = (small(2000), Device::default(), Random::new(1));
+    load(&mut index, &mut device, LocalBlock(0));
+    // The tables of regions grow to their size.
+    index.insert(LocalBlock(0), Entry::fragment(Location(u64::MAX >> 42), 100));
+    let most = index.memory_bytes() as u64 + (200 << 10);
+    index.set_memory(most, most);
+    let mut full = 0;
+    for n in 0..300 * PAGE_BLOCKS {
+        let block = match n < 200 * PAGE_BLOCKS {
+            true => LocalBlock(n),
+            false => LocalBlock(random.below(200 * PAGE_BLOCKS)),
+        };
+        load(&mut index, &mut device, block);
+        let used = index.memory_bytes() as u64;
+        assert!(used <= most, "step {n}: {used} bytes of {most}");
+        full += u64::from(used > most - 2 * PAGE_BYTES as u64);
+        index.insert(block, near(n));
+    }
+    assert!(full > 1000, "memory was full in {full} steps only");
+    assert!(index.deltas.len() > 20 && index.frames_in_use() > FRAMES_MIN);
+}
+
 /// A page with few changes leaves without a write, and comes back with them: also a block that was removed, and one whose new copy left with
 /// its region, while the page on the device has an older one in another region.
 #[test]
@@ -323,7 +349,7 @@ fn a_page_whose_write_failed_stays_in_memory() {
         "their slots are not used again"
     );
     index.plan.frames_min = 0;
-    assert!(!index.make_room(true));
+    assert!(!index.make_room(1, true));
     assert!(index.has(LocalBlock(0)) && index.get(LocalBlock(0)).is_none());
 }
 

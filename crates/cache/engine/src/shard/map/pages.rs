@@ -111,7 +111,8 @@ impl Pages {
                 self.index.borrow_mut().abandon();
                 return Err(why);
             }
-            let has_room = self.index.borrow_mut().make_room(!io.is_fenced());
+            let pages = read.len().max(1);
+            let has_room = self.index.borrow_mut().make_room(pages, !io.is_fenced());
             if (!has_room || self.index.borrow().wants_writes()) && self.begin_write(io) && !has_room {
                 self.written.notified().await;
                 continue;

@@ -68,7 +68,7 @@ impl Rig {
     }
 
     fn load(&mut self, block: LocalBlock) {
-        while !self.index.make_room(true) {
+        while !self.index.make_room(1, true) {
             self.write();
         }
         for read in self.index.missing(block..LocalBlock(block.0 + 1)) {
