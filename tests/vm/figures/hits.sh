@@ -4,6 +4,8 @@
 # and machine_cpu_us (per operation).
 #
 # Variables: ROUNDS, SECONDS_EACH, and READ_DELAY_MS, which slows the SSD down: the processor is emulated, the disks are not.
+# With PROFILE=1 and the file perf.tar (perf, and the libraries that it needs, in lib), it prints instead where the server's
+# processor time goes, for hits and write-through writes at depth 16.
 # shellcheck source=tests/vm/rig/lib.sh
 . /flaz/lib.sh
 
@@ -17,10 +19,15 @@ ticks_per_s=$(getconf CLK_TCK)
 
 modprobe -a ublk_drv nbd
 
-# part NAME DISK START_MIB SIZE_MIB: /dev/mapper/NAME, whose reads take at least $delay_ms.
+# part NAME DISK START_MIB SIZE_MIB: /dev/mapper/NAME. Its reads take at least $delay_ms; then io_uring hands each of them to a
+# kernel thread, because the target for delays has no nowait requests.
 part() {
     local start=$(($3 * mib_sectors)) sectors=$(($4 * mib_sectors))
-    dmsetup create "$1" --table "0 $sectors delay $2 $start $delay_ms $2 $start 0"
+    if [ "$delay_ms" -eq 0 ]; then
+        dmsetup create "$1" --table "0 $sectors linear $2 $start"
+    else
+        dmsetup create "$1" --table "0 $sectors delay $2 $start $delay_ms $2 $start 0"
+    fi
 }
 
 part raw "$CACHE" 0 "$data_mib"
@@ -84,19 +91,73 @@ print(json.dumps({"over": over, "depth": depth, "operations_per_s": round(done["
 PYTHON
 }
 
-for depth in 1 32; do
-    for round in $(seq "$rounds"); do
-        order=(raw ublk nbd)
-        if [ $((round % 2)) -eq 0 ]; then order=(nbd ublk raw); fi
-        for over in "${order[@]}"; do
-            case "$over" in
-            raw) measure raw /dev/mapper/raw 0 "$depth" ;;
-            ublk) measure ublk /dev/flaz/disk "$ublk_server" "$depth" ;;
-            nbd) measure nbd /dev/nbd0 "$nbd_server" "$depth" ;;
-            esac
+# profile OVER DEVICE SERVER WORKLOAD: one line for each part of the server's processor time at depth 16.
+profile() {
+    local load
+    fio --eta=never --name=hits --filename="$2" --rw="$4" --bs=4k --direct=1 --ioengine=io_uring --iodepth=16 \
+        --norandommap --refill_buffers --buffer_compress_percentage=50 --time_based --runtime=16 --output=/dev/null &
+    load=$!
+    sleep 3
+    LD_LIBRARY_PATH=/tmp/perf/lib /tmp/perf/perf record -q -e cpu-clock -F 400 -g -p "$3" -o /tmp/perf.data -- sleep 10
+    wait "$load"
+    echo "$1 $4"
+    LD_LIBRARY_PATH=/tmp/perf/lib /tmp/perf/perf script -i /tmp/perf.data -F comm,ip,sym,dso 2>/dev/null | python3 -c "$classify"
+}
+# The part of a sample follows from its function in a program, or from the functions on its stack in the kernel.
+classify=$(cat <<'PYTHON'
+import collections, sys
+PROGRAM = [("codec", ["LZ4", "lz4", "ZSTD", "HUF_", "FSE_", "flaz_codec"]), ("checksum", ["crc32c"]),
+    ("executor of the runtime", ["flaz_runtime", "futures_", "alloc::task", "core::task"]), ("protocol", ["flaz_ublk", "flaz_nbd"]),
+    ("engine: locks, index, log, policy", ["flaz_"]), ("copies and memory", ["memmove", "memset", "memcpy", "malloc", "free", "libc.so"])]
+KERNEL = [("ublk", ["ublk_"]), ("socket", ["sock_", "unix_stream", "skb_"]),
+    ("device", ["submit_bio", "blk_", "blkdev_", "virtio", "virtqueue", "bio_", "handle_softirqs", "common_interrupt"]),
+    ("waits and wake-ups", ["schedule", "io_cqring_wait", "try_to_wake_up"]), ("io_uring", ["io_"])]
+parts, samples = collections.Counter(), 0
+for sample in sys.stdin.read().split("\n\n"):
+    comm, _, stack = sample.strip().partition("\n")
+    frames = [line.strip() for line in stack.splitlines()]
+    if not frames:
+        continue
+    samples += 1
+    if comm.startswith("iou-"):
+        parts["kernel threads of io_uring"] += 1
+    elif "kernel" in frames[0] or ".ko" in frames[0] or "([" in frames[0] and "vdso" not in frames[0]:
+        on_stack = [frame.split(" ", 1)[-1].lstrip("_") for frame in frames]
+        named = (part for part, names in KERNEL if any(name in frame for name in names for frame in on_stack))
+        parts[next(named, "rest of the kernel")] += 1
+    else:
+        # A generic function names several: the first is the one that it belongs to.
+        found = [(frames[0].find(name), part) for part, names in PROGRAM for name in names if name in frames[0]]
+        parts[min(found, key=lambda at: at[0], default=(0, "rest of the program"))[1]] += 1
+for part, count in parts.most_common():
+    print(f"{100 * count / samples:5.1f} % {part}")
+print(f"{samples} samples")
+PYTHON
+)
+
+if [ "${PROFILE:-0}" = 1 ]; then
+    mkdir /tmp/perf
+    tar -C /tmp/perf -xf /flaz/perf.tar
+    sysctl -qw kernel.kptr_restrict=0
+    for workload in randread randwrite; do
+        profile ublk /dev/flaz/disk "$ublk_server" "$workload"
+        profile nbd /dev/nbd0 "$nbd_server" "$workload"
+    done
+else
+    for depth in 1 32; do
+        for round in $(seq "$rounds"); do
+            order=(raw ublk nbd)
+            if [ $((round % 2)) -eq 0 ]; then order=(nbd ublk raw); fi
+            for over in "${order[@]}"; do
+                case "$over" in
+                raw) measure raw /dev/mapper/raw 0 "$depth" ;;
+                ublk) measure ublk /dev/flaz/disk "$ublk_server" "$depth" ;;
+                nbd) measure nbd /dev/nbd0 "$nbd_server" "$depth" ;;
+                esac
+            done
         done
     done
-done
+fi
 detach
 flaz stop /dev/mapper/ublk-ssd >/dev/null
 flaz stop /dev/mapper/nbd-ssd >/dev/null
