@@ -404,7 +404,7 @@ impl<P: Platform> Shard<P> {
         self.stats.counters.counts()
     }
 
-    /// The number of blocks and tombstones to be stored, including the running one.
+    /// The number of jobs in the admission queue, including the running one.
     #[must_use]
     pub fn admissions_waiting(&self) -> u64 {
         self.queue.waiting()
