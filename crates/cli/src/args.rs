@@ -415,7 +415,7 @@ running, `list` only shows whether there may be dirty data.
 
 States: running, starting, stopping; degraded: served from the origin only; clean, unclean: not running, after a clean stop \
 or a crash; new: never served, or detached; missing, unreadable: the cache device; silent: its daemon does not answer; \
-invalid: the configuration is refused.
+invalid: the configuration is refused, and the exit status is 1.
 
 Examples:
   flaz list

@@ -414,9 +414,23 @@ fn a_refused_configuration_names_its_line() {
     for line in ["serve disk", "flush disk", "resize disk", "check disk"] {
         scratch.refused(line, &["etc/disk.toml:3: unknown key 'moed'"]);
     }
-    let (out, err) = scratch.ok("list");
+    let list = scratch.run("list");
+    let [out, err] = [&list.stdout, &list.stderr].map(|text| String::from_utf8_lossy(text));
+    assert_eq!(list.status.code(), Some(1), "{err}");
     assert!(out.contains("disk") && out.contains("invalid"), "{out}");
     assert!(err.contains("disk.toml:3"), "{err}");
+    assert!(
+        err.ends_with("list: a configuration is invalid: correct or remove it\n"),
+        "{err}"
+    );
+    let list = scratch.run("list --json");
+    let json: Value = serde_json::from_slice(&list.stdout).unwrap();
+    assert_eq!(
+        (list.status.code(), &json["caches"][0]["state"]),
+        (Some(1), &"invalid".into())
+    );
+    scratch.configure("");
+    scratch.ok("list");
 }
 
 #[test]

@@ -129,7 +129,9 @@ pub fn run(args: &BenchDataArgs) -> Result<(), Failure> {
         }
         Some(path) => {
             let failed = || Failure::system(format!("writing {}", path.display()));
-            let mut file = OutputFiles::beside(&args.distribution).take(path)?.open()?;
+            let file = OutputFiles::beside(&args.distribution).take(path)?;
+            file.expect_room(args.size)?;
+            let mut file = file.open()?;
             match written(&generator, args.size, threads, &mut file) {
                 Ok(speed) => speed,
                 Err(error) => {

@@ -27,6 +27,8 @@ use crate::size::HumanBytes;
 const LIST_SCHEMA: u32 = 1;
 /// How long each daemon has to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// State of a cache whose configuration is refused.
+const INVALID: &str = "invalid";
 /// Columns of a terminal.
 const COLUMNS: usize = 80;
 /// Between two columns of the table.
@@ -79,14 +81,29 @@ pub struct ListedCache {
 /// Runs `flaz list`.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// A configuration is invalid, which is printed as well, or standard output cannot be written.
 pub fn run(args: &ListArgs) -> Result<(), Failure> {
     let caches = caches();
+    let invalid = caches.iter().filter(|listed| listed.state == INVALID).count();
     if args.json {
         let schema = LIST_SCHEMA;
-        return output::print_json(&ListReport { schema, caches }, true);
+        output::print_json(&ListReport { schema, caches }, true)?;
+    } else {
+        print(&caches)?;
     }
-    for listed in &caches {
+    match invalid {
+        0 => Ok(()),
+        1 => Err(Failure::BadNews(
+            "list: a configuration is invalid: correct or remove it".into(),
+        )),
+        _ => Err(Failure::BadNews(format!(
+            "list: {invalid} configurations are invalid: correct or remove them"
+        ))),
+    }
+}
+
+fn print(caches: &[ListedCache]) -> Result<(), Failure> {
+    for listed in caches {
         if let Some(problem) = &listed.problem {
             let name = listed
                 .name
@@ -107,7 +124,7 @@ pub fn run(args: &ListArgs) -> Result<(), Failure> {
         );
         return Ok(());
     }
-    output::print(&table(&caches))
+    output::print(&table(caches))
 }
 
 /// What a control socket has led to.
@@ -144,7 +161,7 @@ fn caches() -> Vec<ListedCache> {
         let name = configuration::name_of(&path).map(str::to_owned);
         let found = match Configuration::read(&path) {
             Ok(configuration) => configured(&configuration, &mut daemons),
-            Err(error) => problem("invalid", chain(&error)),
+            Err(error) => problem(INVALID, chain(&error)),
         };
         listed.push(ListedCache {
             name,

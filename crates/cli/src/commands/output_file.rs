@@ -18,6 +18,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use flaz_load::campaign::Keeper;
+use flaz_load::error::LoadError;
 use rustix::fs::FlockOperation;
 
 use crate::error::Failure;
@@ -28,6 +29,8 @@ use crate::safety::{self, Claim, SafetyError};
 const LINKS_MAX: usize = 40;
 /// Mode of a new file before the umask: that of any file created by a program.
 const NEW_FILE_MODE: u32 = 0o666;
+/// Types of file systems (statfs(2)) that may store data in less space: btrfs, ZFS, bcachefs.
+const COMPRESSING: [u32; 3] = [0x9123_683e, 0x2fc1_2fc1, 0xca45_1a4e];
 
 /// The output files of a command, all of which are named before the first is written.
 #[derive(Debug, Default)]
@@ -154,6 +157,38 @@ impl OutputFile {
             Some(_) => draft.persist(place),
         };
         put.map(drop).map_err(|refused| failed()(refused.error))
+    }
+
+    /// Checks that the file system has room for so many bytes, unless it may compress them, or the output is a pipe or a device.
+    ///
+    /// # Errors
+    /// It has less.
+    pub fn expect_room(&self, wanted_bytes: u64) -> Result<(), Failure> {
+        let (place, reused_bytes) = match &self.state {
+            State::Stands => return Ok(()),
+            State::Missing(place) => (place, 0),
+            State::Held(place, claim) => {
+                let allocated = claim.file().metadata().map_or(0, |found| found.blocks() * 512);
+                (place, allocated)
+            }
+        };
+        let Ok(found) = rustix::fs::statfs(folder(place)) else {
+            return Ok(());
+        };
+        // Some file systems, such as ramfs, have no size.
+        if found.f_blocks == 0 || COMPRESSING.contains(&(found.f_type as u32)) {
+            return Ok(());
+        }
+        let found_bytes = (found.f_bavail.saturating_mul(found.f_bsize as u64)).saturating_add(reused_bytes);
+        if wanted_bytes <= found_bytes {
+            return Ok(());
+        }
+        let path = self.path.clone();
+        Err(Failure::Load(LoadError::Room {
+            path,
+            wanted_bytes,
+            found_bytes,
+        }))
     }
 
     /// For a file that is replaced repeatedly, completely each time.
@@ -408,6 +443,27 @@ mod tests {
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn more_than_the_file_system_has_room_for_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("file");
+        let free = rustix::fs::statvfs(scratch.path()).unwrap();
+        let free = free.f_bavail * free.f_frsize;
+        let refused = |file: &OutputFile| {
+            let error = file.expect_room(free * 2 + (1 << 30)).unwrap_err();
+            crate::error::chain(&error)
+        };
+        let missing = taken(&path).unwrap();
+        missing.expect_room(1).unwrap();
+        assert!(refused(&missing).contains("bytes of free space, found"));
+        fs::write(&path, "old").unwrap();
+        let held = taken(&path).unwrap();
+        held.expect_room(1).unwrap();
+        assert!(refused(&held).contains("bytes of free space, found"));
+        let device = taken(Path::new("/dev/null")).unwrap();
+        device.expect_room(u64::MAX).unwrap();
     }
 
     #[test]
