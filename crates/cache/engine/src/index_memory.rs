@@ -15,8 +15,8 @@ const ENTRY_BYTES: u64 = 10;
 /// Blocks stored in the space of one: expected, and for which there is space for index pages.
 const BLOCKS_EXPECTED: u64 = 2;
 const BLOCKS_MAX: u64 = 4;
-/// Bytes of memory that the directory of a paged index has for each page.
-const DIRECTORY_ENTRY_BYTES: u64 = 16;
+/// Fewest bytes of memory for each page: 13 for its place in the directory, and some for its changes.
+const BYTES_PER_PAGE_MIN: u64 = 16;
 
 /// A cache cannot be served with this bound of the memory for its index.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +79,7 @@ pub fn bound(
         return Err(IndexMemoryError::NoArea { table, found });
     }
     let pages = FRAMES_MIN as u64 * u64::from(geometry.shard_count);
-    let least = pages * PAGE_BYTES as u64 + geometry.index_bytes / PAGE_BYTES as u64 * DIRECTORY_ENTRY_BYTES;
+    let least = pages * PAGE_BYTES as u64 + geometry.index_bytes / PAGE_BYTES as u64 * BYTES_PER_PAGE_MIN;
     if found < least {
         return Err(IndexMemoryError::TooSmall { least, found });
     }

@@ -1,15 +1,23 @@
-//! The directory of a paged index: for each page its first block, and where it is. 16 bytes a page, in chunks, so that a new page moves
-//! few others.
+//! The directory of a paged index: for each page its first block, and where it is. 13 bytes a page, in chunks, so that a new page moves
+//! few others. Chunks grow and shrink in small steps, so there is little room that is unused.
 //!
 //! Invariants: pages ascend by first block; the first page begins with block 0, so each block has one page: the last one that does not
 //! begin behind it.
 
+use super::code::BLOCK_BITS;
 use crate::units::LocalBlock;
 
 /// Most pages of a chunk.
 const CHUNK_PAGES_MAX: usize = 512;
-const IN_MEMORY: u64 = 1 << 63;
-const DIRTY: u64 = 1 << 62;
+/// A chunk grows by so many pages, and shrinks when it has room for twice as many.
+const STEP_PAGES: usize = 16;
+/// Marks of [`Page::at`].
+const IN_MEMORY: u32 = 1 << 31;
+const DIRTY: u32 = 1 << 30;
+/// Most slots and frames: a shard cannot have as many.
+pub(super) const PLACES_MAX: u32 = 1 << 30;
+/// Bytes of a block number.
+const BLOCK_BYTES: usize = BLOCK_BITS.div_ceil(8) as usize;
 
 /// Where a page is on the device, and the checksum of its bytes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +38,16 @@ pub(super) enum Place {
     Away(Saved),
 }
 
+/// Numbers in bytes, because their alignment would take three more.
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    /// The first block, and [`IN_MEMORY`] or [`DIRTY`].
-    first: u64,
-    /// A frame or a slot.
-    at: u32,
-    checksum: u32,
+    first: [u8; BLOCK_BYTES],
+    /// A frame or a slot, and [`IN_MEMORY`] or [`DIRTY`].
+    at: [u8; 4],
+    checksum: [u8; 4],
 }
 
-const _: () = assert!(size_of::<Page>() == 16);
+const _: () = assert!(size_of::<Page>() == 13);
 
 impl Page {
     fn new(first: LocalBlock, place: Place) -> Self {
@@ -51,21 +59,32 @@ impl Page {
                 dirty,
             }) => (if dirty { DIRTY } else { 0 }, slot, checksum),
         };
-        let first = first.0 | mark;
-        Self { first, at, checksum }
+        assert!(
+            first.0 >> BLOCK_BITS == 0 && at < PLACES_MAX,
+            "{first:?}, {place:?}"
+        );
+        let (first, at) = (first.0.to_le_bytes(), (at | mark).to_le_bytes());
+        Self {
+            first: *first.first_chunk().expect("it has eight bytes"),
+            at,
+            checksum: checksum.to_le_bytes(),
+        }
     }
 
     fn first(self) -> LocalBlock {
-        LocalBlock(self.first & !(IN_MEMORY | DIRTY))
+        let mut bytes = [0; 8];
+        bytes[..BLOCK_BYTES].copy_from_slice(&self.first);
+        LocalBlock(u64::from_le_bytes(bytes))
     }
 
     fn place(self) -> Place {
-        let Self { first, at, checksum } = self;
-        match first & IN_MEMORY {
+        let marked = u32::from_le_bytes(self.at);
+        let at = marked & !(IN_MEMORY | DIRTY);
+        match marked & IN_MEMORY {
             0 => Place::Away(Saved {
                 slot: at,
-                checksum,
-                dirty: first & DIRTY != 0,
+                checksum: u32::from_le_bytes(self.checksum),
+                dirty: marked & DIRTY != 0,
             }),
             _ => Place::Frame(at),
         }
@@ -85,15 +104,14 @@ pub(super) struct Directory {
     /// Never without a chunk, no chunk without a page.
     chunks: Vec<Vec<Page>>,
     len: usize,
+    /// Pages that the chunks have room for.
+    room: usize,
 }
 
 impl Directory {
     /// With one page, which begins with block 0.
     pub(super) fn new(place: Place) -> Self {
-        Self {
-            chunks: vec![vec![Page::new(LocalBlock(0), place)]],
-            len: 1,
-        }
+        Self::of(std::iter::once((LocalBlock(0), place)))
     }
 
     /// Of pages that ascend, the first with block 0.
@@ -113,17 +131,18 @@ impl Directory {
             len += 1;
         }
         assert!(len > 0, "there is a page");
-        Self { chunks, len }
+        chunks.iter_mut().for_each(Vec::shrink_to_fit);
+        let room = chunks.iter().map(Vec::capacity).sum();
+        Self { chunks, len, room }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory. Not the sum of all chunks, which would take long for each load of a page, but at least about that.
+    /// Bytes of memory.
     pub(super) fn memory_bytes(&self) -> usize {
-        let chunk = CHUNK_PAGES_MAX * size_of::<Page>() + size_of::<Vec<Page>>();
-        self.chunks.len() * chunk
+        self.room * size_of::<Page>() + self.chunks.capacity() * size_of::<Vec<Page>>()
     }
 
     /// The page of a block.
@@ -183,8 +202,13 @@ impl Directory {
             "pages ascend"
         );
         let chunk = &mut self.chunks[at.chunk];
+        self.room -= chunk.capacity();
+        if chunk.len() == chunk.capacity() {
+            chunk.reserve_exact(STEP_PAGES);
+        }
         chunk.insert(at.at + 1, Page::new(first, place));
         self.len += 1;
+        let mut upper = None;
         if chunk.len() > CHUNK_PAGES_MAX {
             // Pages that are added in order leave full chunks behind.
             let is_last = at.at + 2 == chunk.len();
@@ -193,8 +217,12 @@ impl Directory {
             } else {
                 CHUNK_PAGES_MAX / 2
             };
-            let upper = chunk.split_off(split);
+            upper = Some(chunk.split_off(split));
             chunk.shrink_to_fit();
+        }
+        self.room += chunk.capacity();
+        if let Some(upper) = upper {
+            self.room += upper.capacity();
             self.chunks.insert(at.chunk + 1, upper);
         }
     }
@@ -202,7 +230,13 @@ impl Directory {
     /// Removes a page, but not the first one. Its blocks belong to the page before it.
     pub(super) fn remove(&mut self, at: Position) {
         assert!(self.first(at).0 > 0, "the first page stays");
-        self.chunks[at.chunk].remove(at.at);
+        let chunk = &mut self.chunks[at.chunk];
+        self.room -= chunk.capacity();
+        chunk.remove(at.at);
+        if chunk.capacity() - chunk.len() > 2 * STEP_PAGES {
+            chunk.shrink_to(chunk.len() + STEP_PAGES);
+        }
+        self.room += chunk.capacity();
         self.len -= 1;
         self.join_chunks(at.chunk);
     }
@@ -210,17 +244,18 @@ impl Directory {
     /// A chunk has become smaller.
     fn join_chunks(&mut self, chunk: usize) {
         for low in [Some(chunk), chunk.checked_sub(1)].into_iter().flatten() {
-            let together = |pair: &[Vec<Page>]| pair[0].len() + pair[1].len();
-            if self
-                .chunks
-                .get(low..low + 2)
-                .is_some_and(|pair| together(pair) <= CHUNK_PAGES_MAX / 2)
-            {
+            let joins = |pair: &[Vec<Page>]| {
+                pair[1].is_empty() || pair[0].len() + pair[1].len() <= CHUNK_PAGES_MAX / 2
+            };
+            if self.chunks.get(low..low + 2).is_some_and(joins) {
                 let upper = self.chunks.remove(low + 1);
-                self.chunks[low].extend(upper);
+                let lower = &mut self.chunks[low];
+                self.room -= lower.capacity() + upper.capacity();
+                lower.reserve_exact(upper.len());
+                lower.extend(upper);
+                self.room += lower.capacity();
             }
         }
-        self.chunks.retain(|chunk| !chunk.is_empty());
     }
 }
 
@@ -267,6 +302,10 @@ mod tests {
             assert_eq!(directory.len(), model.len());
         }
         assert!(directory.chunks.iter().all(|chunk| !chunk.is_empty()));
+        let room: usize = directory.chunks.iter().map(Vec::capacity).sum();
+        assert_eq!(directory.room, room);
+        let unused = room - directory.len();
+        assert!(unused <= 2 * STEP_PAGES * directory.chunks.len(), "{unused}");
         let again = Directory::of(model.iter().map(|(first, place)| (LocalBlock(*first), *place)));
         assert_eq!(again.len(), model.len());
         for (first, place) in model {
@@ -283,6 +322,6 @@ mod tests {
             directory.insert_behind(at, LocalBlock(4 * n), Place::Frame(0));
         }
         let each = directory.memory_bytes() as f64 / directory.len() as f64;
-        assert!(each < 16.5, "{each}");
+        assert!(each < 13.5, "{each}");
     }
 }

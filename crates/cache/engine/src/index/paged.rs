@@ -23,14 +23,15 @@
 //! - Entries in pages may be those of blocks that left the index with their region: see [`super::retired`]. A page is *checked* when it is
 //!   loaded, before an entry is added, when it is joined with another one, and when it is written or evicted. On the device, the last eight
 //!   bytes of a page say when the entries that are there were checked.
-//! - The entries of two neighbouring pages in memory do not fit in half a page, so pages do not stay nearly empty.
+//! - The entries of two neighbouring pages in memory do not fit in seven eighths of a page, so pages are well filled: the fewer pages,
+//!   the less memory for their places, and the more for the changes of each.
 //!
 //! Nothing of this survives a crash: the log has the truth. A clean stop keeps a [`PageImage`].
 
 use std::ops::Range;
 
 use super::delta::{Delta, Deltas, Touched};
-use super::directory::{Directory, Place, Position, Saved};
+use super::directory::{Directory, PLACES_MAX, Place, Position, Saved};
 use super::entry::Entry;
 use super::hits::HitBits;
 use super::leaf::{Full, Leaf, PAGE_BYTES};
@@ -47,6 +48,8 @@ pub const FRAMES_MIN: usize = 8;
 const STAMP_BYTES: usize = 8;
 /// A page has room for so many bytes in any case: a group.
 const USED_BYTES_MIN: usize = 72;
+/// Neighbouring pages are joined if their entries fit in so many eighths of a page.
+const JOINED_EIGHTHS: usize = 7;
 /// The dimensions of a paged index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePlan {
@@ -214,7 +217,8 @@ impl PagedIndex {
     #[must_use]
     pub fn new(plan: PagePlan) -> Self {
         let room = USED_BYTES_MIN..=plan.page_bytes.min(PAGE_BYTES) - STAMP_BYTES;
-        assert!(room.contains(&plan.used_bytes_max), "{plan:?}");
+        let is_possible = room.contains(&plan.used_bytes_max) && plan.slots <= PLACES_MAX;
+        assert!(is_possible, "{plan:?}");
         let mut index = Self {
             directory: Directory::new(Place::Frame(0)),
             frames: Vec::new(),
@@ -686,7 +690,7 @@ impl PagedIndex {
         };
         self.check(low);
         self.check(number);
-        let most = self.plan.used_bytes_max / 2;
+        let most = self.plan.used_bytes_max / 8 * JOINED_EIGHTHS;
         if !self.frame(low).leaf.can_take(&self.frame(number).leaf, most) {
             return false;
         }

@@ -342,7 +342,7 @@ impl<P: Platform> Shard<P> {
             commits: GroupCommit::default(),
             codecs: CodecPool::default(),
             second_stage: SecondStage::default(),
-            order: WriteOrder::new(geometry.shard_len() / BLOCK_BYTES as u64),
+            order: WriteOrder::new(geometry.shard_len() / BLOCK_BYTES as u64, index_memory),
             origin_reads: OriginReads::new(),
             queue: AdmissionQueue::new(),
             reclaimer: Reclaimer::new(),

@@ -30,6 +30,8 @@ const VERSIONS_MIN: u64 = 512;
 const VERSIONS_MAX: u64 = 65_536;
 /// Uncompressed blocks of cache per version, between these limits: an eighth of a byte a block.
 const BLOCKS_PER_VERSION: u64 = 32;
+/// Versions take one part in so many of the memory for the index, if that is bounded.
+const MEMORY_SHARE: u64 = 32;
 
 /// The order of writes of one shard.
 #[derive(Debug)]
@@ -51,10 +53,14 @@ pub(super) struct RangeGuard<'a> {
 }
 
 impl WriteOrder {
-    /// For a shard of `blocks` uncompressed blocks.
-    pub(super) fn new(blocks: u64) -> Self {
+    /// For a shard of `blocks` uncompressed blocks, with so many bytes for the index if these are bounded.
+    pub(super) fn new(blocks: u64, index_memory: Option<u64>) -> Self {
+        let most = index_memory.map_or(VERSIONS_MAX, |bytes| {
+            bytes / (MEMORY_SHARE * size_of::<u32>() as u64)
+        });
+        let most = most.clamp(VERSIONS_MIN, VERSIONS_MAX);
         // Not rounded up to a power of two, which could almost double the memory.
-        let count = (blocks / BLOCKS_PER_VERSION).clamp(VERSIONS_MIN, VERSIONS_MAX);
+        let count = (blocks / BLOCKS_PER_VERSION).clamp(VERSIONS_MIN, most);
         Self {
             versions: (0..count).map(|_| Cell::new(0)).collect(),
             locks: RangeLocks::default(),
@@ -157,7 +163,7 @@ mod tests {
 
     #[test]
     fn bump_changes_the_version() {
-        let order = WriteOrder::new(1 << 20);
+        let order = WriteOrder::new(1 << 20, None);
         let guard = lock(&order, 9..10).expect("free");
         let before = order.version(LocalBlock(9));
         assert!(order.is_current(LocalBlock(9), before));
@@ -167,7 +173,7 @@ mod tests {
 
     #[test]
     fn overlapping_writes_wait_for_each_other() {
-        let order = WriteOrder::new(0);
+        let order = WriteOrder::new(0, None);
         let first = lock(&order, 0..4).expect("free");
         assert!(lock(&order, 3..5).is_none());
         let second = lock(&order, 4..5).expect("next to it");
@@ -182,15 +188,26 @@ mod tests {
     #[test]
     #[should_panic(expected = "not locked")]
     fn bump_outside_the_locked_range_panics() {
-        let order = WriteOrder::new(0);
+        let order = WriteOrder::new(0, None);
         lock(&order, 0..4).expect("free").bump_one(LocalBlock(4));
     }
 
     /// An admission notices every write of its block, for any number of versions. An eighth of a byte a block is enough.
     #[test]
     fn no_write_is_missed_with_any_number_of_versions() {
-        for blocks in [0, 16_384, 16_385, 65_537, 131_073, 1 << 22, (1 << 40) + 1] {
-            let order = WriteOrder::new(blocks);
+        for (blocks, index_memory) in [
+            (0, None),
+            (16_384, None),
+            (16_385, None),
+            (65_537, None),
+            (131_073, None),
+            (1 << 22, None),
+            (1 << 22, Some(0)),
+            (1 << 22, Some(100_001)),
+            ((1 << 40) + 1, None),
+            ((1 << 40) + 1, Some(1 << 40)),
+        ] {
+            let order = WriteOrder::new(blocks, index_memory);
             let count = order.versions.len() as u64;
             for block in [0, 1, count - 1, count, count + 1, blocks, u64::MAX >> 8] {
                 let (written, next) = (LocalBlock(block), LocalBlock(block + 1));
@@ -203,6 +220,8 @@ mod tests {
                 order.memory_bytes() as u64 <= (blocks / 8).max(2048),
                 "{count} versions for {blocks}"
             );
+            let share = index_memory.map_or(u64::MAX, |bytes| bytes / MEMORY_SHARE);
+            assert!(order.memory_bytes() as u64 <= share.max(2048), "{count} versions");
         }
     }
 }

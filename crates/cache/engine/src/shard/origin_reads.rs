@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn missed_blocks_join_the_read_that_covers_them() {
-        let (reads, order) = (OriginReads::new(), WriteOrder::new(0));
+        let (reads, order) = (OriginReads::new(), WriteOrder::new(0, None));
         // Before it waits for anything: the blocks of a request are looked up once.
         let _listed = reads.list(LocalBlock(4), versions(&order, 4..8));
         let runs = reads.split(LocalBlock(2), &[0, 1, 2, 3, 5, 8], &order);
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_read_that_a_write_has_overtaken_is_not_joined() {
-        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0), Stats::default());
+        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0, None), Stats::default());
         let mut all = versions(&order, 0..3);
         all[2] = None;
         let mut fetch = Box::pin(reads.list(LocalBlock(0), all).fetch(&stats, pending()));
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn joined_requests_get_the_data_or_hear_of_the_failure() {
-        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0), Stats::default());
+        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0, None), Stats::default());
         let join = || match reads.split(LocalBlock(0), &[0], &order).pop() {
             Some((0, Run::Join { read, .. })) => read,
             other => panic!("expected one to join, found {other:?}"),
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn reads_at_the_origin_are_bounded() {
-        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0), Stats::default());
+        let (reads, order, stats) = (OriginReads::new(), WriteOrder::new(0, None), Stats::default());
         let mut all: Vec<_> = (0..=ORIGIN_READS_MAX as u64)
             .map(|block| {
                 let versions = versions(&order, block..block + 1);

@@ -4,7 +4,7 @@
 //! bytes, and are applied when the page is read again. Any other changed page is written first, in a batch, and is evicted when its write has
 //! ended, unless it was used or changed meanwhile.
 //!
-//! The limit for such changes follows from the memory that is free for them: three quarters of what the tables leave. With little memory,
+//! The limit for such changes follows from the memory that is free for them: seven eighths of what the tables leave. With little memory,
 //! changes save more writes than the same memory for pages saves reads (docs/memory.md).
 
 use super::{Frame, PageWrite, PagedIndex, Place, STAMP_BYTES, Saved, Stay, Touched};
@@ -20,7 +20,7 @@ const LEAVING_BATCHES: usize = 2;
 /// One part in so many of the memory for pages is kept free, so that loads do not wait for writes.
 const FREE_SHARE: usize = 64;
 /// Pages in memory have at least one part in so many of the memory that the tables leave.
-const FRAMES_SHARE: usize = 4;
+const FRAMES_SHARE: usize = 8;
 /// The limit for the changes of a page is this many times the free memory for changes, divided by the number of pages. If the sizes of changes
 /// are distributed evenly up to the limit, they fill eight ninths of the memory for changes.
 const DELTA_FREE: usize = 16;
