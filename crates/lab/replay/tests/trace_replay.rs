@@ -294,10 +294,7 @@ fn an_index_in_bounded_memory_is_read_and_written() {
     let index = result.index.expect("it is in pages");
     assert_eq!(index.bound_bytes, 96 << 10);
     assert!(index.memory_bytes < index.bound_bytes * 11 / 10, "{index:?}");
-    assert!(
-        8 <= index.pages_in_memory && index.pages_in_memory < index.pages,
-        "{index:?}"
-    );
+    assert!((8..index.pages).contains(&index.pages_in_memory), "{index:?}");
     // Blocks that are scattered: about a page for each lookup that a page in memory does not answer.
     assert!((0.1..1.5).contains(&index.reads_per_lookup), "{index:?}");
     assert!(

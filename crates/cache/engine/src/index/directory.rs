@@ -1,5 +1,5 @@
 //! The directory of a paged index: for each page its first block, and where it is. 13 bytes a page, in chunks, so that a new page moves
-//! few others. Chunks grow and shrink in small steps, so there is little room that is unused.
+//! few others. Chunks grow and shrink in small steps, so little of their room is unused.
 //!
 //! Invariants: pages ascend by first block; the first page begins with block 0, so each block has one page: the last one that does not
 //! begin behind it.
@@ -17,7 +17,7 @@ const DIRTY: u32 = 1 << 30;
 /// Most slots and frames: a shard cannot have as many.
 pub(super) const PLACES_MAX: u32 = 1 << 30;
 /// Bytes of a block number.
-const BLOCK_BYTES: usize = BLOCK_BITS.div_ceil(8) as usize;
+const NUMBER_BYTES: usize = BLOCK_BITS.div_ceil(8) as usize;
 
 /// Where a page is on the device, and the checksum of its bytes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub(super) enum Place {
     Away(Saved),
 }
 
-/// Numbers in bytes, because their alignment would take three more.
+/// Its numbers are byte arrays, because aligned numbers would take three bytes more.
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    first: [u8; BLOCK_BYTES],
+    first: [u8; NUMBER_BYTES],
     /// A frame or a slot, and [`IN_MEMORY`] or [`DIRTY`].
     at: [u8; 4],
     checksum: [u8; 4],
@@ -73,7 +73,7 @@ impl Page {
 
     fn first(self) -> LocalBlock {
         let mut bytes = [0; 8];
-        bytes[..BLOCK_BYTES].copy_from_slice(&self.first);
+        bytes[..NUMBER_BYTES].copy_from_slice(&self.first);
         LocalBlock(u64::from_le_bytes(bytes))
     }
 
@@ -201,15 +201,15 @@ impl Directory {
             self.next(at).is_none_or(|next| first < self.first(next)),
             "pages ascend"
         );
-        let chunk = &mut self.chunks[at.chunk];
-        self.room -= chunk.capacity();
-        if chunk.len() == chunk.capacity() {
-            chunk.reserve_exact(STEP_PAGES);
-        }
-        chunk.insert(at.at + 1, Page::new(first, place));
         self.len += 1;
-        let mut upper = None;
-        if chunk.len() > CHUNK_PAGES_MAX {
+        let upper = self.change(at.chunk, |chunk| {
+            if chunk.len() == chunk.capacity() {
+                chunk.reserve_exact(STEP_PAGES);
+            }
+            chunk.insert(at.at + 1, Page::new(first, place));
+            if chunk.len() <= CHUNK_PAGES_MAX {
+                return None;
+            }
             // Pages that are added in order leave full chunks behind.
             let is_last = at.at + 2 == chunk.len();
             let split = if is_last {
@@ -217,10 +217,10 @@ impl Directory {
             } else {
                 CHUNK_PAGES_MAX / 2
             };
-            upper = Some(chunk.split_off(split));
+            let upper = chunk.split_off(split);
             chunk.shrink_to_fit();
-        }
-        self.room += chunk.capacity();
+            Some(upper)
+        });
         if let Some(upper) = upper {
             self.room += upper.capacity();
             self.chunks.insert(at.chunk + 1, upper);
@@ -230,15 +230,23 @@ impl Directory {
     /// Removes a page, but not the first one. Its blocks belong to the page before it.
     pub(super) fn remove(&mut self, at: Position) {
         assert!(self.first(at).0 > 0, "the first page stays");
-        let chunk = &mut self.chunks[at.chunk];
-        self.room -= chunk.capacity();
-        chunk.remove(at.at);
-        if chunk.capacity() - chunk.len() > 2 * STEP_PAGES {
-            chunk.shrink_to(chunk.len() + STEP_PAGES);
-        }
-        self.room += chunk.capacity();
         self.len -= 1;
+        self.change(at.chunk, |chunk| {
+            chunk.remove(at.at);
+            if chunk.capacity() - chunk.len() > 2 * STEP_PAGES {
+                chunk.shrink_to(chunk.len() + STEP_PAGES);
+            }
+        });
         self.join_chunks(at.chunk);
+    }
+
+    /// Changes the pages of a chunk, and keeps count of the room.
+    fn change<T>(&mut self, chunk: usize, change: impl FnOnce(&mut Vec<Page>) -> T) -> T {
+        let chunk = &mut self.chunks[chunk];
+        self.room -= chunk.capacity();
+        let result = change(chunk);
+        self.room += chunk.capacity();
+        result
     }
 
     /// A chunk has become smaller.
@@ -249,11 +257,11 @@ impl Directory {
             };
             if self.chunks.get(low..low + 2).is_some_and(joins) {
                 let upper = self.chunks.remove(low + 1);
-                let lower = &mut self.chunks[low];
-                self.room -= lower.capacity() + upper.capacity();
-                lower.reserve_exact(upper.len());
-                lower.extend(upper);
-                self.room += lower.capacity();
+                self.room -= upper.capacity();
+                self.change(low, |lower| {
+                    lower.reserve_exact(upper.len());
+                    lower.extend(upper);
+                });
             }
         }
     }

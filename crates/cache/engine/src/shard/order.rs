@@ -30,7 +30,7 @@ const VERSIONS_MIN: u64 = 512;
 const VERSIONS_MAX: u64 = 65_536;
 /// Uncompressed blocks of cache per version, between these limits: an eighth of a byte a block.
 const BLOCKS_PER_VERSION: u64 = 32;
-/// Versions take one part in so many of the memory for the index, if that is bounded.
+/// If the memory for the index is bounded, versions take at most one part in so many of it.
 const MEMORY_SHARE: u64 = 32;
 
 /// The order of writes of one shard.
