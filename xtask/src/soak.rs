@@ -22,7 +22,7 @@ const ROUND_STATES: u64 = 50_000;
 /// Distance of the seeds of two rounds: more than a round can use.
 const ROUND_BASES: u64 = 1 << 20;
 // Of the workspace, as `make test` builds them.
-const SIMULATION: [&str; 5] = ["test", "--locked", "--workspace", "--test", "crash"];
+const SIMULATION: [&str; 5] = ["test", "--locked", "--workspace", "--test", "simulation"];
 const PROGRAM: [&str; 5] = ["test", "--locked", "--workspace", "--test", "interop"];
 /// The simulation's output at the end of a round.
 const EXPLORED: &str = "crash states explored: ";
@@ -202,7 +202,7 @@ fn simulate(until: Instant, _minutes: u64, soaked: &Mutex<Soaked>) -> Result<(),
                 "--",
                 "--exact",
                 "--nocapture",
-                "no_crash_loses_or_revives_anything",
+                "crash::no_crash_loses_or_revives_anything",
             ])
             .env("FLAZ_CRASH_STATES", ROUND_STATES.to_string())
             .env("FLAZ_CRASH_BASE", base.to_string())

@@ -10,9 +10,9 @@
 mod crashes;
 mod life;
 #[expect(dead_code, reason = "the crash simulation of the engine uses more of it")]
-#[path = "../../../engine/tests/crash/oracle.rs"]
+#[path = "../../../engine/tests/simulation/crash/oracle.rs"]
 mod oracle;
-#[path = "../../../engine/tests/crash/sectors.rs"]
+#[path = "../../../engine/tests/simulation/crash/sectors.rs"]
 mod sectors;
 mod sharing;
 mod world;
