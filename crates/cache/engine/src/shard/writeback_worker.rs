@@ -359,20 +359,13 @@ mod tests {
     use crate::index::Entry;
     use crate::policy::PolicyKind;
     use crate::settings::{AfterCrash, DIRTY_PERCENT_DEFAULT, Mode, Settings};
+    use crate::shard::simulated::Simulated;
     use crate::shard::writeback::Marks;
     use crate::shard::{OriginWrites, ShardParts};
     use crate::units::{Epoch, Location};
     use flaz_codec::CodecChoice;
     use flaz_sim::{DiskConfig, Sim, SimDisk, SimEnv};
     use futures_util::future::join;
-
-    struct Simulated;
-
-    impl Platform for Simulated {
-        type Env = SimEnv;
-        type Cache = SimDisk;
-        type Origin = SimDisk;
-    }
 
     /// A shard of 64 MiB, whose index has more than one segment.
     fn shard(env: &SimEnv) -> Rc<Shard<Simulated>> {
