@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flaz_codec::CodecChoice;
 use flaz_device::{DeviceOp, Env};
-use flaz_engine::cache::{CreateOptions, create};
+use flaz_engine::cache::{CreateOptions, Start, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::format::manifest::{ManifestEntry, ManifestSector, RegionUse};
 use flaz_engine::settings::Mode;
@@ -70,6 +70,25 @@ impl Victim {
         Self::of(&MADE[number], DIRTY_SHAPES[number])
     }
 
+    /// Opens the image as it is.
+    ///
+    /// # Panics
+    /// If it is refused.
+    #[must_use]
+    pub fn opened(&self) -> Opened {
+        let world = World::new(1, &self.origin, &self.cache);
+        world.sim.block_on(async {
+            let served = world.open(&self.shape).await.expect("opens");
+            let holdings = served.cache.stats().holdings;
+            Opened {
+                start: served.cache.start,
+                cached_blocks: holdings.cached_blocks,
+                dirty_blocks: holdings.dirty_blocks,
+                intended_stripes: served.cache.recovered.stripes,
+            }
+        })
+    }
+
     fn of(made: &'static OnceLock<Self>, shape: Shape) -> &'static Self {
         made.get_or_init(|| {
             let made = Made::new(shape, 1, 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
@@ -92,6 +111,18 @@ impl Victim {
             }
         })
     }
+}
+
+/// The first opening of an image that was not mutated.
+pub struct Opened {
+    /// How the cache started.
+    pub start: Start,
+    /// Cached blocks.
+    pub cached_blocks: u64,
+    /// Blocks that are newer than those of the origin.
+    pub dirty_blocks: u64,
+    /// Stripes with intents.
+    pub intended_stripes: u64,
 }
 
 /// The result of a workload.
@@ -325,63 +356,6 @@ impl Workload {
                 }
             }
             served.stored().await;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use flaz_engine::cache::Start;
-
-    use super::*;
-    use crate::structure::Kind;
-
-    #[test]
-    fn base_images_have_all_structures_and_start_warm() {
-        let whole = (0..SHAPES.len()).map(Victim::get);
-        for victim in whole.chain((0..DIRTY_SHAPES.len()).map(Victim::dirty)) {
-            let shape = &victim.shape;
-            let count = |kind| victim.places.iter().filter(|place| place.kind == kind).count();
-            println!(
-                "{}: {} extents, {} summaries, {} images, {} manifest sectors",
-                shape.name,
-                count(Kind::Extent),
-                count(Kind::Summary),
-                count(Kind::Image),
-                count(Kind::Manifest)
-            );
-            assert!(
-                count(Kind::Extent) > 5 && count(Kind::Summary) > 0,
-                "{}",
-                shape.name
-            );
-            assert!(
-                count(Kind::Image) > 0 || shape.end != End::Clean,
-                "{}",
-                shape.name
-            );
-            assert!(count(Kind::Manifest) > 0, "{}", shape.name);
-            let world = World::new(1, &victim.origin, &victim.cache);
-            world.sim.block_on(async {
-                let served = world.open(shape).await.expect("opens");
-                let warm = match shape.end {
-                    End::Clean => matches!(served.cache.start, Start::Warm(_)),
-                    _ => served.cache.start == Start::Recovered,
-                };
-                assert!(warm, "{}: {:?}", shape.name, served.cache.start);
-                let cached = served.cache.stats().holdings.cached_blocks;
-                assert!(cached > 20, "{}: {cached} blocks are cached", shape.name);
-                let dirty = served.cache.stats().holdings.dirty_blocks;
-                assert_eq!(
-                    shape.mode == Mode::WriteBack,
-                    dirty > 20,
-                    "{}: {dirty} dirty",
-                    shape.name
-                );
-                if shape.mode == Mode::WriteThrough && shape.end == End::Killed {
-                    assert!(served.cache.recovered.stripes > 0, "{}: no intents", shape.name);
-                }
-            });
         }
     }
 }

@@ -3,8 +3,12 @@
 //! `FLAZ_SEEDS=n` sets the number of seeds of each target.
 
 use flaz_engine::cache::Start;
+use flaz_engine::settings::Mode;
 use flaz_fuzz::driver::{input, kept, run, seeded};
 use flaz_fuzz::life::{Outcome, cache_life, dirty_life};
+use flaz_fuzz::shape::{DIRTY_SHAPES, End, SHAPES};
+use flaz_fuzz::structure::Kind;
+use flaz_fuzz::victim::Victim;
 use flaz_fuzz::{TARGETS, Target};
 
 /// Maximum memory of the whole test in KiB.
@@ -95,6 +99,53 @@ fn nbd_without_io() {
 #[test]
 fn nbd_sessions() {
     check("nbd-session");
+}
+
+// Not a unit test: that would compile the engine once more, for this test alone.
+#[test]
+fn base_images_have_all_structures_and_start_warm() {
+    let whole = (0..SHAPES.len()).map(Victim::get);
+    for victim in whole.chain((0..DIRTY_SHAPES.len()).map(Victim::dirty)) {
+        let shape = &victim.shape;
+        let count = |kind| victim.places.iter().filter(|place| place.kind == kind).count();
+        println!(
+            "{}: {} extents, {} summaries, {} images, {} manifest sectors",
+            shape.name,
+            count(Kind::Extent),
+            count(Kind::Summary),
+            count(Kind::Image),
+            count(Kind::Manifest)
+        );
+        assert!(
+            count(Kind::Extent) > 5 && count(Kind::Summary) > 0,
+            "{}",
+            shape.name
+        );
+        assert!(
+            count(Kind::Image) > 0 || shape.end != End::Clean,
+            "{}",
+            shape.name
+        );
+        assert!(count(Kind::Manifest) > 0, "{}", shape.name);
+        let opened = victim.opened();
+        let warm = match shape.end {
+            End::Clean => matches!(opened.start, Start::Warm(_)),
+            _ => opened.start == Start::Recovered,
+        };
+        assert!(warm, "{}: {:?}", shape.name, opened.start);
+        let cached = opened.cached_blocks;
+        assert!(cached > 20, "{}: {cached} blocks are cached", shape.name);
+        let dirty = opened.dirty_blocks;
+        assert_eq!(
+            shape.mode == Mode::WriteBack,
+            dirty > 20,
+            "{}: {dirty} dirty",
+            shape.name
+        );
+        if shape.mode == Mode::WriteThrough && shape.end == End::Killed {
+            assert!(opened.intended_stripes > 0, "{}: no intents", shape.name);
+        }
+    }
 }
 
 /// The mutations are useless if every cache is refused or starts cold.
