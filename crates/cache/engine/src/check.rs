@@ -431,7 +431,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             for page in some {
                 let at = (page.slot - slots.start) as usize * len;
                 let entries = result.clone().and_then(|()| {
-                    let mut entries = image.entries(*page, &read[at..at + len])?;
+                    let mut entries = image.entries(*page, slots.start, &read)?;
                     let all = entries.len();
                     entries.retain(|(block, entry)| {
                         let allowed = self.superblock.dirty || !entry.dirty();

@@ -39,6 +39,10 @@ pub enum PlantedBug {
     ChangedPageEvicted,
     /// The changes of an evicted index page that stay in memory lack the removed blocks.
     DeferredRemovalLost,
+    /// An index page is loaded without its changes on the device.
+    StoredChangesSkipped,
+    /// Changes of an index page that are written with those of its neighbours lack what was in memory.
+    MovedChangesLost,
     /// A clean stop keeps an image of index pages before their changes are written.
     ImageOfOldPages,
     /// A lookup finds an index entry whose region was freed since.

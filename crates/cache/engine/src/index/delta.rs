@@ -1,4 +1,5 @@
-//! The changes of a page since its last write. If they are small, the page is evicted without a write, and only they stay in memory.
+//! The changes of a page since its last write. If they are small, the page is evicted without a write, and only they stay in memory. With
+//! those of its neighbours on the device, they may be written there, too (see `super::rows`); then those since that write stay in memory.
 //!
 //! ```text
 //! varint    twice the retirement at which the entries were checked (see `super::retired`), and 1 if blocks were removed
@@ -19,11 +20,13 @@ use std::ops::Range;
 use super::code::{BLOCK_BITS, Context, GAP_BYTES_MAX, read_varint, write_varint};
 use super::entry::Entry;
 use super::leaf::Leaf;
+use super::retired::Retired;
 use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
 
-/// Maximum size of the changes of a page that stay in memory.
-pub(super) const DELTA_BYTES_MAX: usize = 1020;
+/// Maximum size of the changes of a page: those of a page of changes that could not be written, and those since. Together, each may take up
+/// to 13 bytes.
+pub(super) const DELTA_BYTES_MAX: usize = 32 << 10;
 /// Most blocks of [`Touched`].
 const BLOCKS_MAX: usize = 512;
 const NUMBER_BYTES_MAX: usize = u64::BITS.div_ceil(7) as usize;
@@ -32,14 +35,26 @@ const GROUP_SLOTS: u32 = 256;
 /// Memory of a group is a multiple of this.
 const ROOM_STEP: usize = 64;
 
-const LEN_BYTES_MAX: usize = 2;
+const LEN_BYTES_MAX: usize = 3;
 
 const _: () = assert!(DELTA_BYTES_MAX < 1 << (7 * LEN_BYTES_MAX) && GROUP_SLOTS <= 1 << u8::BITS);
+
+/// Of an element of [`Touched::blocks`]: the change is not in the page of changes on the device.
+const RECENT: u32 = 1;
+
+/// Which changes of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All since the last write of the page.
+    All,
+    /// Those since the last write of its changes.
+    Recent,
+}
 
 /// The blocks of a page that changed since its last write began, up to a maximum number.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
-    /// Distances from the first block of the page. They ascend.
+    /// Twice the distances from the first block of the page, and [`RECENT`]. They ascend.
     blocks: Vec<u32>,
     /// There are more than the maximum, or the page was never written: it must be written as a whole.
     is_all: bool,
@@ -59,14 +74,32 @@ impl Touched {
         if self.is_all {
             return;
         }
-        let Ok(distance) = u32::try_from(distance) else {
+        let doubled = distance
+            .checked_mul(2)
+            .and_then(|doubled| u32::try_from(doubled).ok());
+        let Some(doubled) = doubled else {
             *self = Self::all();
             return;
         };
-        match self.blocks.binary_search(&distance) {
-            Ok(_) => {}
+        match self
+            .blocks
+            .binary_search_by_key(&doubled, |block| *block & !RECENT)
+        {
+            Ok(at) => self.blocks[at] |= RECENT,
             Err(_) if self.blocks.len() == BLOCKS_MAX => *self = Self::all(),
-            Err(at) => self.blocks.insert(at, distance),
+            Err(at) => self.blocks.insert(at, doubled | RECENT),
+        }
+    }
+
+    /// The page must be written as a whole.
+    pub(super) fn is_all(&self) -> bool {
+        self.is_all
+    }
+
+    /// The changes so far are, or are not, in the page of changes on the device.
+    pub(super) fn set_stored(&mut self, stored: bool) {
+        for block in &mut self.blocks {
+            *block = *block & !RECENT | if stored { 0 } else { RECENT };
         }
     }
 
@@ -74,39 +107,28 @@ impl Touched {
         self.blocks.capacity() * size_of::<u32>()
     }
 
-    /// Encodes the changes of a page that was `checked` at this retirement. `None`: they take more than `most` bytes.
-    pub(super) fn encode(&self, leaf: &Leaf, checked: u64, most: usize) -> Option<Vec<u8>> {
+    /// Encodes changes of a page that was `checked` at this retirement. `None`: they take more than `most` bytes.
+    pub(super) fn encode(&self, which: Which, leaf: &Leaf, checked: u64, most: usize) -> Option<Vec<u8>> {
+        let is_wanted = |block: &&u32| which == Which::All || **block & RECENT != 0;
+        let wanted = self.blocks.iter().filter(is_wanted);
         // A change takes at least a byte.
-        if self.is_all || self.blocks.len() > most {
+        if self.is_all || wanted.clone().count() > most {
             return None;
         }
-        let (mut removed, mut set) = (Vec::new(), Vec::new());
-        for distance in &self.blocks {
-            let block = LocalBlock(leaf.first().0 + u64::from(*distance));
+        let mut delta = Delta {
+            checked,
+            removed: Vec::new(),
+            set: Vec::new(),
+        };
+        for doubled in wanted {
+            let block = LocalBlock(leaf.first().0 + u64::from(doubled / 2));
             match leaf.get(block) {
-                Some(entry) => set.push((block, entry)),
+                Some(entry) => delta.set.push((block, entry)),
                 None if planted(PlantedBug::DeferredRemovalLost) => {}
-                None => removed.push(block),
+                None => delta.removed.push(block),
             }
         }
-        let mut bytes = Vec::new();
-        write_varint(checked << 1 | u64::from(!removed.is_empty()), &mut bytes);
-        if !removed.is_empty() {
-            write_varint(removed.len() as u64, &mut bytes);
-        }
-        let mut next = leaf.first().0;
-        for block in removed {
-            write_varint(block.0 - next, &mut bytes);
-            next = block.0 + 1;
-        }
-        let mut context = Context::start(leaf.first());
-        for (block, entry) in set {
-            context.write(block, entry, &mut bytes);
-            if bytes.len() > most {
-                return None;
-            }
-        }
-        (bytes.len() <= most).then_some(bytes)
+        delta.encode(leaf.first(), most)
     }
 }
 
@@ -164,10 +186,67 @@ impl Delta {
         })
     }
 
+    /// Encodes the changes of the page that begins with `first`. `None`: they take more than `most` bytes.
+    pub(super) fn encode(&self, first: LocalBlock, most: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        write_varint(
+            self.checked << 1 | u64::from(!self.removed.is_empty()),
+            &mut bytes,
+        );
+        if !self.removed.is_empty() {
+            write_varint(self.removed.len() as u64, &mut bytes);
+        }
+        let mut next = first.0;
+        for block in &self.removed {
+            write_varint(block.0 - next, &mut bytes);
+            next = block.0 + 1;
+        }
+        let mut context = Context::start(first);
+        for (block, entry) in &self.set {
+            context.write(*block, *entry, &mut bytes);
+            if bytes.len() > most {
+                return None;
+            }
+        }
+        (bytes.len() <= most).then_some(bytes)
+    }
+
+    /// These changes, then later ones. Entries that are not valid any more count as removed, so all are checked now.
+    pub(super) fn then(mut self, later: Self, retired: &Retired) -> Self {
+        self.removed.retain(|block| !later.has(*block));
+        self.set.retain(|(block, _)| !later.has(*block));
+        let mut all = Self {
+            checked: retired.count(),
+            removed: self
+                .removed
+                .into_iter()
+                .chain(later.removed.iter().copied())
+                .collect(),
+            set: Vec::new(),
+        };
+        for (checked, set) in [(self.checked, self.set), (later.checked, later.set)] {
+            for (block, entry) in set {
+                match retired.is_valid(entry.location(), checked) {
+                    true => all.set.push((block, entry)),
+                    false => all.removed.push(block),
+                }
+            }
+        }
+        all.removed.sort_unstable();
+        all.set.sort_unstable_by_key(|(block, _)| *block);
+        all
+    }
+
     /// Whether a block is among the changes.
     pub(super) fn has(&self, block: LocalBlock) -> bool {
         let set = || self.set.binary_search_by_key(&block, |(block, _)| *block);
         self.removed.binary_search(&block).is_ok() || set().is_ok()
+    }
+
+    /// All blocks: first the removed ones, then those that were set.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = LocalBlock> + '_ {
+        let set = self.set.iter().map(|(block, _)| *block);
+        self.removed.iter().copied().chain(set)
     }
 
     /// The last block.
@@ -219,6 +298,11 @@ impl Deltas {
             start = end;
         }
         None
+    }
+
+    /// Bytes of the changes of the page in a slot.
+    pub(super) fn len_of(&self, slot: u32) -> usize {
+        self.find(slot).map_or(0, |(_, delta)| delta.len())
     }
 
     /// The changes of the page in a slot.
@@ -295,9 +379,14 @@ mod tests {
             blocks.sort_unstable();
             blocks.dedup();
             let checked = turn * 1_000_003;
-            let bytes = touched.encode(&leaf, checked, 1000).expect("they fit");
-            assert_eq!(touched.encode(&leaf, checked, bytes.len()).as_ref(), Some(&bytes));
-            assert_eq!(touched.encode(&leaf, checked, bytes.len() - 1), None);
+            let bytes = touched
+                .encode(Which::All, &leaf, checked, 1000)
+                .expect("they fit");
+            assert_eq!(
+                touched.encode(Which::All, &leaf, checked, bytes.len()).as_ref(),
+                Some(&bytes)
+            );
+            assert_eq!(touched.encode(Which::All, &leaf, checked, bytes.len() - 1), None);
             let delta = Delta::decode(&bytes, first).expect("they are right");
             assert_eq!(delta.checked, checked);
             assert_eq!(delta.removed.len() + delta.set.len(), blocks.len());
@@ -320,16 +409,16 @@ mod tests {
             touched.note(distance);
             touched.note(distance / 2);
         }
-        assert!(touched.encode(&leaf, 0, 1000).is_some());
+        assert!(touched.encode(Which::All, &leaf, 0, 1000).is_some());
         touched.note(BLOCKS_MAX as u64);
         assert_eq!(
-            (touched.encode(&leaf, 0, 1000), touched.memory_bytes()),
+            (touched.encode(Which::All, &leaf, 0, 1000), touched.memory_bytes()),
             (None, 0)
         );
         let mut touched = Touched::default();
         touched.note(1 << 32);
-        assert_eq!(touched.encode(&leaf, 0, 1000), None, "it is far away");
-        assert_eq!(Touched::all().encode(&leaf, 0, 1000), None);
+        assert_eq!(touched.encode(Which::All, &leaf, 0, 1000), None, "it is far away");
+        assert_eq!(Touched::all().encode(Which::All, &leaf, 0, 1000), None);
     }
 
     #[test]
@@ -368,7 +457,7 @@ mod tests {
                 assert_eq!(deltas.take(slot), model.remove(&slot));
             } else {
                 model.entry(slot).or_insert_with(|| {
-                    let delta = vec![slot as u8; 1 + random.index(DELTA_BYTES_MAX)];
+                    let delta = vec![slot as u8; 1 + random.index(1000)];
                     deltas.put(slot, &delta);
                     delta
                 });

@@ -16,6 +16,7 @@ mod merge;
 mod paged;
 mod pass;
 mod retired;
+mod rows;
 mod run;
 mod segment;
 mod slots;

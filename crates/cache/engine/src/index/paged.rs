@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! before blocks are used       make_room, missing; read, put, until none is missing
-//! if there is no room          begin_writes; write, end_write
+//! if there is no room          begin_writes; complete, if a write reads first; write, end_write
 //! ```
 //!
 //! Invariants:
@@ -14,8 +14,10 @@
 //!   the directory names. Only if no slot is free, a page in memory overwrites its own: the directory names the frame then.
 //! - The slot of a failed write is not used again.
 //! - A frame is evicted if its page has not changed since its last successful write began, or if its changes since then are small and stay in
-//!   memory (see [`super::delta`]). Any other frame that is chosen is evicted when its page has been written.
-//! - Only pages that are not in memory have such changes. They apply to the version of the page in its slot: both together are the page.
+//!   memory (see [`super::delta`]). Any other frame that is chosen is evicted when its page has been written, or its changes have
+//!   (see [`super::rows`]).
+//! - Only pages that are not in memory have changes there. A page is its version in its slot, then its changes on the device, then those in
+//!   memory. A write of its changes writes all since its last write; one of the page itself leaves none.
 //! - A group is in one page: see [`super::leaf`].
 //! - After [`PagedIndex::abandon`], pages that are not in memory are never read again: their blocks are not cached, or *unknown* if some
 //!   may be dirty.
@@ -28,8 +30,6 @@
 //!
 //! Nothing of this survives a crash: the log has the truth. A clean stop keeps a [`PageImage`].
 
-use std::ops::Range;
-
 use super::delta::{Delta, Deltas, Touched};
 use super::directory::{Directory, PLACES_MAX, Place, Position, Saved};
 use super::entry::Entry;
@@ -37,6 +37,7 @@ use super::hits::HitBits;
 use super::leaf::{Full, Leaf, PAGE_BYTES};
 use super::pass::RunPlan;
 use super::retired::Retired;
+use super::rows::{self, Rows, Stored};
 use super::slots::Slots;
 use super::{Fragments, others_name};
 use crate::planted::{PlantedBug, planted};
@@ -82,7 +83,7 @@ impl PagePlan {
             frames_min: 4,
             page_bytes,
             used_bytes_max: USED_BYTES_MIN,
-            deltas_min: 8 << 10,
+            deltas_min: 1 << 10,
             ..Self::new(slots, 0, mark)
         }
     }
@@ -109,33 +110,60 @@ impl PagePlan {
 pub struct PageRead {
     first: LocalBlock,
     saved: Saved,
+    /// Checksum of its changes on the device, if they are to be read, too.
+    changes: Option<u32>,
 }
 
 impl PageRead {
-    /// The slot to read.
+    /// The slot of the page.
     #[must_use]
     pub fn slot(&self) -> u32 {
         self.saved.slot
     }
+
+    /// The slot of its changes, if they are to be read.
+    #[must_use]
+    pub fn changes_slot(&self) -> Option<u32> {
+        let (row, _) = rows::row_of(self.saved.slot);
+        self.changes.map(|_| rows::changes_slot(row))
+    }
 }
 
-/// A page to write.
+/// A page to write: one of the index, or one of changes.
 #[derive(Debug)]
 pub struct PageWrite {
-    frame: u32,
-    /// Of the frame, when the write began.
+    slot: u32,
+    what: Written,
+    /// What to write, [`PAGE_BYTES`]. Empty until a write of changes is complete.
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Written {
+    Page(WrittenFrame, Saved),
+    /// The changes of a row, and of it the frames whose turn it is to leave memory.
+    Changes(u32, Vec<WrittenFrame>),
+}
+
+/// A frame, when the write began.
+#[derive(Clone, Copy, Debug)]
+struct WrittenFrame {
+    number: u32,
     id: u64,
     version: u64,
-    saved: Saved,
-    /// What to write, [`PAGE_BYTES`].
-    pub bytes: Vec<u8>,
 }
 
 impl PageWrite {
     /// The slot to write.
     #[must_use]
     pub fn slot(&self) -> u32 {
-        self.saved.slot
+        self.slot
+    }
+
+    /// Whether it must be [completed](PagedIndex::complete) before it is written: with the contents of its slot, as they are now.
+    #[must_use]
+    pub fn reads_first(&self) -> bool {
+        self.bytes.is_empty()
     }
 }
 
@@ -149,11 +177,11 @@ struct Frame {
     id: u64,
     /// Goes up with each change.
     version: u64,
-    /// The last write that succeeded, and the version that it wrote.
+    /// The last write of the page that succeeded, and the version on the device, with the changes that are there.
     saved: Option<(Saved, u64)>,
     is_writing: bool,
     stay: Stay,
-    /// Blocks that changed since that write, or since the start of one in progress.
+    /// Blocks that changed since the last write of the page, or since the start of one in progress.
     touched: Touched,
 }
 
@@ -171,6 +199,11 @@ enum Stay {
 impl Frame {
     fn is_changed(&self) -> bool {
         self.saved.is_none_or(|(_, version)| version != self.version)
+    }
+
+    /// The slot of the page.
+    fn slot(&self) -> Option<u32> {
+        self.saved.map(|(saved, _)| saved.slot)
     }
 
     /// Bytes of memory besides the structure itself.
@@ -195,6 +228,8 @@ pub struct PagedIndex {
     frame_bytes: usize,
     /// Changes of pages that are not in memory. They are applied when the page is loaded.
     deltas: Deltas,
+    /// Changes of pages on the device.
+    rows: Rows,
     /// Number of those that leave after a write.
     leaving: usize,
     plan: PagePlan,
@@ -225,6 +260,7 @@ impl PagedIndex {
             vacant: Vec::new(),
             frame_bytes: 0,
             deltas: Deltas::default(),
+            rows: Rows::new(plan.slots),
             leaving: 0,
             plan,
             is_abandoned: false,
@@ -286,6 +322,7 @@ impl PagedIndex {
             + self.slots.memory_bytes()
             + regions
             + self.deltas.memory_bytes()
+            + self.rows.memory_bytes()
     }
 
     // Free slots that a recovery uses for sorted runs.
@@ -299,9 +336,10 @@ impl PagedIndex {
         }
     }
 
-    /// Takes a chunk of consecutive slots, while more than half of all slots are free. Returns the first slot.
+    /// Takes a chunk of consecutive slots, while more than half of all slots are free. Returns the first slot. None while changes are
+    /// written: those of a row whose pages have all left are in a chunk that counts as free.
     pub fn lend_chunk(&mut self) -> Option<u32> {
-        self.slots.take_chunk()
+        (!self.rows.are_writing()).then(|| self.slots.take_chunk())?
     }
 
     /// Releases a chunk.
@@ -315,26 +353,12 @@ impl PagedIndex {
         self.frames.len() - self.vacant.len()
     }
 
-    // Pages.
+    // Pages: see also `loading` and `leaving`.
 
-    /// The pages of `blocks` that are not in memory. Those that are there stay for a while.
-    pub fn missing(&mut self, blocks: Range<LocalBlock>) -> Vec<PageRead> {
-        let mut missing = Vec::new();
-        if self.is_abandoned {
-            return missing;
-        }
-        let mut next = (!blocks.is_empty()).then(|| self.directory.find(blocks.start));
-        while let Some(at) = next.filter(|at| self.directory.first(*at) < blocks.end) {
-            match self.directory.place(at) {
-                Place::Frame(frame) => self.set_stay(frame, Stay::Used),
-                Place::Away(saved) => {
-                    let first = self.directory.first(at);
-                    missing.push(PageRead { first, saved });
-                }
-            }
-            next = self.directory.next(at);
-        }
-        missing
+    /// A page leaves its slot.
+    fn release(&mut self, slot: u32) {
+        self.rows.clear(slot);
+        self.slots.give_back(slot);
     }
 
     /// Whether the page of a block is in memory.
@@ -387,58 +411,6 @@ impl PagedIndex {
             Place::Away(saved) => saved.dirty,
         });
         found.map(|at| self.directory.first(at).max(from))
-    }
-
-    /// Whether a page must still be read: it is not in memory, was not written again, and pages are still used.
-    #[must_use]
-    pub fn is_wanted(&self, read: PageRead) -> bool {
-        let at = self.directory.find(read.first);
-        // The page lacks what was written to the origin since.
-        !self.is_abandoned
-            && self.directory.first(at) == read.first
-            && self.directory.place(at) == Place::Away(read.saved)
-    }
-
-    /// A page was read: brings it into memory, unless that is done already.
-    ///
-    /// # Errors
-    /// The bytes are not those that were written last; what is wrong, in words.
-    pub fn put(&mut self, read: PageRead, bytes: &[u8]) -> Result<(), String> {
-        if !self.is_wanted(read) {
-            return Ok(());
-        }
-        let PageRead { first, saved } = read;
-        let at = self.directory.find(first);
-        let (leaf, checked) = image::read_leaf(bytes, first, saved.checksum, self.plan.mark)?;
-        let frame = self.add_frame(leaf, Some(saved), checked);
-        self.directory.set_place(at, Place::Frame(frame));
-        self.check(frame);
-        if let Some(delta) = self.deltas.take(saved.slot) {
-            let delta = Delta::decode(&delta, first).expect("it was encoded here, or checked at the start");
-            self.apply(frame, delta);
-        }
-        self.merge(self.directory.find(first));
-        Ok(())
-    }
-
-    /// Applies the changes of a page that was just read and checked.
-    fn apply(&mut self, number: u32, delta: Delta) {
-        let remove = |frame: &mut Frame, block| {
-            frame.leaf.remove(block);
-            frame.touch(block);
-        };
-        for block in delta.removed {
-            self.change(number, |frame| remove(frame, block));
-        }
-        for (block, entry) in delta.set {
-            if self.retired.is_valid(entry.location(), delta.checked) {
-                self.set(block, entry);
-            } else {
-                // The page may have been divided.
-                let (_, number) = self.position(block).expect("the page is in memory");
-                self.change(number, |frame| remove(frame, block));
-            }
-        }
     }
 
     fn add_frame(&mut self, leaf: Leaf, saved: Option<Saved>, checked: u64) -> u32 {
@@ -697,7 +669,7 @@ impl PagedIndex {
         self.directory.remove(high);
         let gone = self.vacate(number);
         if let Some((saved, _)) = gone.saved {
-            self.slots.give_back(saved.slot);
+            self.release(saved.slot);
         }
         if gone.leaf.len() > 0 {
             self.change(low, |frame| {
@@ -730,8 +702,10 @@ fn loses_dirty_blocks() -> bool {
         || planted(PlantedBug::UnreadCountsAsClean)
 }
 
+mod changes;
 mod image;
 mod leaving;
+mod loading;
 
 pub use image::{ImagePage, PageImage};
 

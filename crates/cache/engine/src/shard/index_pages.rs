@@ -111,8 +111,7 @@ impl<P: Platform> Shard<P> {
             done += some.len();
             progress.done(done as f64 / pages.len() as f64);
             for page in some {
-                let bytes = &read[(page.slot - first) as usize * page_bytes..][..page_bytes];
-                let entries = image.entries(*page, bytes);
+                let entries = image.entries(*page, first, &read);
                 let entries =
                     entries.map_err(|what| damaged(format!("page in slot {}: {what}", page.slot)))?;
                 for (block, entry) in &entries {

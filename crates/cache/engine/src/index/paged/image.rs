@@ -1,12 +1,14 @@
 //! What a clean stop keeps of an index in pages: with it, the next start need not read the log.
 //!
 //! ```text
-//! head (40 bytes)   mark of the pages u64, bytes of a page u32, regions u32, retirements u64, regions with bits of uses u32,
-//!                   pages with changes u32, pages u64
+//! head (48 bytes)   mark of the pages u64, bytes of a page u32, regions u32, retirements u64, regions with bits of uses u32,
+//!                   pages with changes u32, pages u64, rows u64
 //! regions           number of the last retirement u64
 //! bits of uses      region u64, words u64
 //! pages             first block and whether some are dirty u64, slot u32, CRC-32C u32
-//! changes           number of the page u32, length u16, changes (see `crate::index::delta`)
+//! rows              number u32, a bit for each of its pages that has changes on the device u32 (see `crate::index::rows`), 0 u32,
+//!                   CRC-32C of these u32
+//! changes           number of the page u32, length u16, changes that are not on the device (see `crate::index::delta`)
 //! ```
 //!
 //! Invariants:
@@ -22,15 +24,16 @@ use super::super::directory::Directory;
 use super::super::entry::Place as Site;
 use super::super::leaf::aligned;
 use super::{
-    Entry, Fragments, HitBits, Leaf, PAGE_BYTES, PagePlan, PagedIndex, Place, Retired, STAMP_BYTES, Saved,
-    Slots, others_name,
+    Entry, Fragments, HitBits, Leaf, PAGE_BYTES, PagePlan, PagedIndex, Place, Retired, Rows, STAMP_BYTES,
+    Saved, Slots, Stored, others_name, rows,
 };
 use crate::format::geometry::Geometry;
 use crate::planted::{PlantedBug, planted};
 use crate::units::{LocalBlock, Location};
 
-const HEAD_BYTES: usize = 40;
+const HEAD_BYTES: usize = 48;
 const PAGE_ENTRY_BYTES: usize = 16;
+const ROW_ENTRY_BYTES: usize = 16;
 /// In front of the changes of a page.
 const DELTA_HEAD_BYTES: usize = 6;
 const DIRTY: u64 = 1 << 63;
@@ -42,6 +45,7 @@ pub struct PageImage {
     page_bytes: usize,
     pages: Vec<(LocalBlock, Saved)>,
     deltas: Deltas,
+    rows: Rows,
     slots: Slots,
     hits: HitBits,
     retired: Retired,
@@ -86,15 +90,15 @@ impl PageImage {
     pub fn bytes_max(geometry: &Geometry, changes: u64) -> u64 {
         let regions = u64::from(geometry.regions_max);
         let bits = HitBits::image_bytes_of(geometry.region_bytes) as u64;
-        let pages = geometry.shard_index_len() / u64::from(geometry.sector_bytes);
-        let pages = pages * (PAGE_ENTRY_BYTES + DELTA_HEAD_BYTES) as u64;
-        HEAD_BYTES as u64 + regions * (8 + bits) + pages + changes
+        let slots = geometry.shard_index_len() / u64::from(geometry.sector_bytes);
+        let each = PAGE_ENTRY_BYTES + DELTA_HEAD_BYTES + ROW_ENTRY_BYTES;
+        HEAD_BYTES as u64 + regions * (8 + bits) + slots * each as u64 + changes
     }
 
     /// Most bytes of the changes of all pages of a shard.
     #[must_use]
     pub fn changes_max(geometry: &Geometry) -> u64 {
-        geometry.shard_index_len() / PAGE_BYTES as u64 * DELTA_BYTES_MAX as u64
+        geometry.shard_index_len() / PAGE_BYTES as u64 * rows::share(PAGE_BYTES) as u64
     }
 
     /// Parses the image of a shard's index, whose checksum is right.
@@ -108,7 +112,7 @@ impl PageImage {
         let mark = u64_at(0);
         let (page_bytes, regions) = (u32_at(8), u32_at(12));
         let (retirements, regions_with_bits) = (u64_at(16), u32_at(24));
-        let (changed, pages) = (u32_at(28), u64_at(32));
+        let (changed, pages, rows) = (u32_at(28), u64_at(32), u64_at(40));
         let sizes = geometry.sector_bytes..=PAGE_BYTES as u32;
         if !sizes.contains(&page_bytes) || !page_bytes.is_multiple_of(geometry.sector_bytes) {
             return Err(format!("pages of {page_bytes} bytes"));
@@ -118,15 +122,16 @@ impl PageImage {
             geometry.regions_max,
             HitBits::image_bytes_of(geometry.region_bytes),
         );
-        let fits = regions.max(regions_with_bits) <= regions_max && pages <= u64::from(slots);
+        let fits = regions.max(regions_with_bits) <= regions_max && pages.max(rows) <= u64::from(slots);
         let parts = || {
             u64::from(regions) * 8
                 + u64::from(regions_with_bits) * bits as u64
                 + pages * PAGE_ENTRY_BYTES as u64
+                + rows * ROW_ENTRY_BYTES as u64
         };
         if !fits || parts() > rest.len() as u64 {
             return Err(format!(
-                "{} bytes for {regions} regions, bits of {regions_with_bits} and {pages} pages, {changed} with changes",
+                "{} bytes for {regions} regions, bits of {regions_with_bits}, {pages} pages and {rows} rows, {changed} pages with changes",
                 image.len()
             ));
         }
@@ -144,6 +149,7 @@ impl PageImage {
             page_bytes: page_bytes as usize,
             pages: Vec::with_capacity(pages as usize),
             deltas: Deltas::default(),
+            rows: Rows::new(slots),
             slots: Slots::new(slots),
             hits,
             retired,
@@ -152,6 +158,9 @@ impl PageImage {
         };
         for entry in take(pages as usize * PAGE_ENTRY_BYTES).chunks_exact(PAGE_ENTRY_BYTES) {
             this.add_page(entry)?;
+        }
+        for entry in take(rows as usize * ROW_ENTRY_BYTES).chunks_exact(ROW_ENTRY_BYTES) {
+            this.add_row(entry)?;
         }
         this.add_changes(rest, changed)?;
         match this.pages.first() {
@@ -182,6 +191,25 @@ impl PageImage {
         Ok(())
     }
 
+    fn add_row(&mut self, entry: &[u8]) -> Result<(), String> {
+        let mut parts = words(entry);
+        let (Some(row), Some(checksum)) = (parts.next(), parts.next()) else {
+            unreachable!("an entry has two words")
+        };
+        if checksum as u32 != 0 {
+            return Err(format!("{:#x} behind row {}", checksum as u32, row as u32));
+        }
+        let (row, pages) = (row as u32, row >> 32);
+        let pages = u8::try_from(pages).map_err(|_| format!("row {row} has pages {pages:#b}"))?;
+        self.rows.add(row, (checksum >> 32) as u32, pages)?;
+        for (at, slot) in rows::page_slots(row).into_iter().enumerate() {
+            if pages >> at & 1 > 0 && !self.slots.is_in_use(slot) {
+                return Err(format!("slot {slot} has changes and no page"));
+            }
+        }
+        Ok(())
+    }
+
     /// The changes of so many pages, which take all of `rest`.
     fn add_changes(&mut self, mut rest: &[u8], count: u32) -> Result<(), String> {
         let mut next = 0;
@@ -203,7 +231,11 @@ impl PageImage {
             };
             let delta = Delta::decode(bytes, *first)?;
             let end = self.pages.get(number as usize + 1).map(|(first, _)| *first);
-            let fits = bytes.len() <= DELTA_BYTES_MAX && delta.checked <= self.retired.count();
+            let most = match self.rows.stored(saved.slot) {
+                Stored::No => DELTA_BYTES_MAX,
+                _ => rows::share(self.page_bytes),
+            };
+            let fits = bytes.len() <= most && delta.checked <= self.retired.count();
             if !fits || end.is_some_and(|end| delta.last() >= Some(end)) {
                 return Err(format!("changes {bytes:02x?} of page {number}"));
             }
@@ -233,24 +265,38 @@ impl PageImage {
         pages
     }
 
-    /// What to read at a time, of the pages in the order of their slots: slots, and the pages there. Slots between them are read, too.
+    /// What to read at a time, of the pages in the order of their slots: slots, and the pages there. Slots between them are read, too, and
+    /// those of changes.
     pub fn runs<'a>(
         &self,
         pages: &'a [ImagePage],
     ) -> impl Iterator<Item = (Range<u32>, &'a [ImagePage])> + use<'a> {
-        let most = (READ_BYTES / self.page_bytes) as u32;
+        let (most, slots) = ((READ_BYTES / self.page_bytes) as u32, self.slots.count());
         let runs = pages.chunk_by(move |page, next| page.slot / most == next.slot / most);
-        runs.map(|run| (run[0].slot..run[run.len() - 1].slot + 1, run))
+        runs.map(move |run| {
+            let (first, last) = (run[0].slot, run[run.len() - 1].slot);
+            // Changes are in the middle of their row.
+            let start = first.min(rows::changes_slot(rows::row_of(first).0));
+            let end = last.max(rows::changes_slot(rows::row_of(last).0));
+            (start..end.min(slots - 1) + 1, run)
+        })
     }
 
-    /// The entries of a page after its changes, without those of regions that were freed since they were checked.
+    /// The entries of a page after its changes, without those of regions that were freed since they were checked. `bytes`: those of the
+    /// slots from `start` on, as in [`Self::runs`].
     ///
     /// # Errors
     /// The bytes are not those that the image was taken with; what is wrong, in words.
-    pub fn entries(&self, page: ImagePage, bytes: &[u8]) -> Result<Vec<(LocalBlock, Entry)>, String> {
+    pub fn entries(
+        &self,
+        page: ImagePage,
+        start: u32,
+        bytes: &[u8],
+    ) -> Result<Vec<(LocalBlock, Entry)>, String> {
+        let in_slot = |slot: u32| &bytes[(slot - start) as usize * self.page_bytes..][..self.page_bytes];
         let at = page.at as usize;
         let (first, saved) = self.pages[at];
-        let (leaf, checked) = read_leaf(bytes, first, saved.checksum, self.mark)?;
+        let (leaf, checked) = read_leaf(in_slot(saved.slot), first, saved.checksum, self.mark)?;
         if checked > self.retired.count() {
             return Err(format!(
                 "checked at retirement {checked} of {}",
@@ -262,8 +308,16 @@ impl PageImage {
         };
         let mut entries: Vec<_> = leaf.entries().collect();
         valid(&mut entries, checked);
-        if let Some(delta) = self.deltas.get(saved.slot) {
+        let (row, of_row) = rows::row_of(saved.slot);
+        let stored = match self.rows.stored(saved.slot) {
+            Stored::Yes(checksum) => Some(rows::part(in_slot(rows::changes_slot(row)), checksum, of_row)?),
+            Stored::No | Stored::Writing(_) => None,
+        };
+        for delta in stored.into_iter().chain(self.deltas.get(saved.slot)) {
             let mut delta = Delta::decode(delta, first)?;
+            if delta.checked > self.retired.count() {
+                return Err(format!("changes of retirement {}", delta.checked));
+            }
             entries.retain(|(block, _)| !delta.has(*block));
             valid(&mut delta.set, delta.checked);
             entries.append(&mut delta.set);
@@ -327,6 +381,7 @@ impl PagedIndex {
             + self.retired.regions() * 8
             + self.hits.image_bytes()
             + self.directory.len() * PAGE_ENTRY_BYTES
+            + self.rows.iter().count() * ROW_ENTRY_BYTES
             + self.deltas.len() * DELTA_HEAD_BYTES
             + self.deltas.bytes()
     }
@@ -334,7 +389,7 @@ impl PagedIndex {
     /// The image. `None`: some pages in memory are not in their slots as they are there, or pages cannot be read any more.
     #[must_use]
     pub fn image(&self) -> Option<Vec<u8>> {
-        if self.is_abandoned {
+        if self.is_abandoned || self.rows.are_writing() {
             return None;
         }
         let mut out = Vec::with_capacity(self.image_bytes());
@@ -345,6 +400,7 @@ impl PagedIndex {
         out.extend((self.hits.regions_with_bits() as u32).to_le_bytes());
         out.extend((self.deltas.len() as u32).to_le_bytes());
         out.extend((self.directory.len() as u64).to_le_bytes());
+        out.extend((self.rows.iter().count() as u64).to_le_bytes());
         self.retired.write_image(&mut out);
         self.hits.write_image(&mut out);
         let (mut changes, mut number) = (Vec::new(), 0_u32);
@@ -370,6 +426,10 @@ impl PagedIndex {
             }
             (page, number) = (self.directory.next(at), number + 1);
         }
+        for (row, checksum, pages) in self.rows.iter() {
+            out.extend((u64::from(row) | u64::from(pages) << 32).to_le_bytes());
+            out.extend((u64::from(checksum) << 32).to_le_bytes());
+        }
         out.extend(changes);
         assert_eq!(out.len(), self.image_bytes());
         Some(out)
@@ -393,6 +453,7 @@ impl PagedIndex {
         *self = Self {
             directory,
             deltas: image.deltas,
+            rows: image.rows,
             slots: image.slots,
             hits: image.hits,
             retired: image.retired,

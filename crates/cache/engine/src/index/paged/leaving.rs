@@ -7,8 +7,11 @@
 //! The limit for such changes follows from the memory that is free for them: seven eighths of what the tables leave. With little memory,
 //! changes save more writes than the same memory for pages saves reads (docs/memory.md).
 
-use super::{Frame, PageWrite, PagedIndex, Place, STAMP_BYTES, Saved, Stay, Touched};
-use crate::index::delta::DELTA_BYTES_MAX;
+use std::collections::BTreeMap;
+
+use super::{Frame, PageWrite, PagedIndex, Place, STAMP_BYTES, Saved, Stay, Touched, Written, WrittenFrame};
+use crate::index::delta::Which;
+use crate::index::rows::{self, ROW_PAGES};
 use crate::planted::{PlantedBug, planted};
 
 /// Pages of a batch of writes, at most.
@@ -21,8 +24,8 @@ const LEAVING_BATCHES: usize = 2;
 const FREE_SHARE: usize = 64;
 /// Pages in memory have at least one part in so many of the memory that the tables leave.
 const FRAMES_SHARE: usize = 8;
-/// The limit for the changes of a page is this many times the free memory for changes, divided by the number of pages. If the sizes of changes
-/// are distributed evenly up to the limit, they fill eight ninths of the memory for changes.
+/// The limit for the changes of the pages of a row is, for each of them, this many times the free memory for changes, divided by the number
+/// of all pages. If the sizes of rows are distributed evenly up to the limit, they fill eight ninths of the memory for changes.
 const DELTA_FREE: usize = 16;
 
 impl PagedIndex {
@@ -79,11 +82,11 @@ impl PagedIndex {
                 _ if is_empty => {
                     self.directory.remove(at);
                     if let Some(saved) = saved {
-                        self.slots.give_back(saved.slot);
+                        self.release(saved.slot);
                     }
                 }
                 Some(saved) if !is_changed => self.directory.set_place(at, Place::Away(saved)),
-                Some(saved) if !is_leaving && let Some(delta) = self.delta(hand) => {
+                Some(saved) if !is_leaving && let Some(delta) = self.delta(hand, saved.slot) => {
                     let dirty = self.frame(hand).leaf.any_dirty();
                     self.deltas.put(saved.slot, &delta);
                     self.directory
@@ -105,18 +108,21 @@ impl PagedIndex {
         false
     }
 
-    /// The changes of a page in memory, if they are few.
-    fn delta(&mut self, number: u32) -> Option<Vec<u8>> {
+    /// The recent changes of a page in memory, which is in this slot, if they and those of its row are few.
+    fn delta(&self, number: u32, slot: u32) -> Option<Vec<u8>> {
         let free = self.deltas_room().saturating_sub(self.deltas.memory_bytes());
-        let most = DELTA_FREE * free / self.directory.len();
-        let most = most.min(free).min(DELTA_BYTES_MAX);
+        let of_row = ROW_PAGES * DELTA_FREE * free / self.directory.len();
+        let most = of_row.saturating_sub(self.row_bytes(rows::row_of(slot).0));
+        let most = most.min(free).min(rows::share(self.plan.page_bytes));
         let frame = self.frame(number);
-        let delta = frame.touched.encode(&frame.leaf, frame.checked, most);
-        if delta.is_none() && most == DELTA_BYTES_MAX {
-            // Not encoded again before the page is written.
-            self.touch_all(number);
-        }
-        delta
+        let touched = &frame.touched;
+        touched.encode(Which::Recent, &frame.leaf, frame.checked, most)
+    }
+
+    /// Bytes of the changes in memory of the pages in a row.
+    pub(super) fn row_bytes(&self, row: u32) -> usize {
+        let slots = rows::page_slots(row).into_iter();
+        slots.map(|slot| self.deltas.len_of(slot)).sum()
     }
 
     /// Bytes that changes may take.
@@ -163,11 +169,12 @@ impl PagedIndex {
         self.leaving >= self.batch()
     }
 
-    /// Pages to write, `most` at most: changed ones that leave memory, in the order of their slots. Each must be ended with
+    /// Pages to write, `most` at most: changed ones that leave memory, in the order of their slots, or their changes. Each must be ended with
     /// [`Self::end_write`].
     pub fn begin_writes(&mut self, most: usize) -> Vec<PageWrite> {
         let (mut writes, mut left) = (Vec::new(), self.leaving);
         let (count, from) = (self.frames.len(), self.written);
+        let rows = self.leaving_by_row(most);
         for number in (1..=count).map(|n| (from + n) % count) {
             if writes.len() == most || left == 0 {
                 break;
@@ -179,68 +186,129 @@ impl PagedIndex {
             if !self.frames[number].as_ref().is_some_and(is_wanted) {
                 continue;
             }
-            self.check(number as u32);
-            let frame = self.frames[number].as_mut().expect("it has a page");
-            let own = || frame.saved.take().map(|(saved, _)| saved.slot);
-            let Some(slot) = self.slots.take().or_else(own) else {
-                // It stays, and others can leave.
-                self.set_stay(number as u32, Stay::Unused);
-                continue;
+            let number = number as u32;
+            self.check(number);
+            let row = self.frame(number).slot().map(|slot| rows::row_of(slot).0);
+            let frames = row.and_then(|row| self.writes_changes(row, number, rows.get(&row)?));
+            let written = match row.zip(frames) {
+                Some((row, frames)) => Some(self.begin_changes(row, &frames)),
+                None => self.begin_page(number),
             };
-            frame.is_writing = true;
-            self.frame_bytes -= std::mem::take(&mut frame.touched).memory_bytes();
-            let leaf_bytes = self.plan.page_bytes - STAMP_BYTES;
-            let mut bytes = frame.leaf.to_bytes(self.plan.mark, leaf_bytes);
-            bytes.extend(frame.checked.to_le_bytes());
-            let (checksum, dirty) = (crc32c::crc32c(&bytes), frame.leaf.any_dirty());
-            writes.push(PageWrite {
-                frame: number as u32,
-                id: frame.id,
-                version: frame.version,
-                saved: Saved {
-                    slot,
-                    checksum,
-                    dirty,
-                },
-                bytes,
-            });
+            match written {
+                Some(write) => writes.push(write),
+                // It stays, and others can leave.
+                None => self.set_stay(number, Stay::Unused),
+            }
         }
         writes.sort_unstable_by_key(PageWrite::slot);
         writes
     }
 
-    /// A write has ended.
+    /// The next frames whose turn it is to leave memory, checked, by the rows of their slots. So many that most of a batch of `most` writes find
+    /// those of their rows.
+    fn leaving_by_row(&mut self, most: usize) -> BTreeMap<u32, Vec<u32>> {
+        let (count, from) = (self.frames.len(), self.written);
+        let numbers = (1..=count).map(|n| (from + n) % count);
+        let leaves = |frame: &Frame| frame.stay == Stay::Leaving;
+        let leaving = numbers.filter(|number| self.frames[*number].as_ref().is_some_and(leaves));
+        let most = self.leaving.min(most.saturating_mul(ROW_PAGES));
+        let leaving: Vec<u32> = leaving.take(most).map(|number| number as u32).collect();
+        let mut rows = BTreeMap::<u32, Vec<u32>>::new();
+        for number in leaving {
+            self.check(number);
+            if let Some(slot) = self.frame(number).slot() {
+                rows.entry(rows::row_of(slot).0).or_default().push(number);
+            }
+        }
+        rows
+    }
+
+    pub(super) fn begin_frame(&mut self, number: u32) -> WrittenFrame {
+        let frame = self.frames[number as usize].as_mut().expect("it has a page");
+        frame.is_writing = true;
+        WrittenFrame {
+            number,
+            id: frame.id,
+            version: frame.version,
+        }
+    }
+
+    /// Begins to write the page in a frame. `None`: there is no slot.
+    fn begin_page(&mut self, number: u32) -> Option<PageWrite> {
+        let frame = self.frames[number as usize].as_mut().expect("it has a page");
+        let own = || frame.saved.take().map(|(saved, _)| saved.slot);
+        let slot = self.slots.take().or_else(own)?;
+        self.rows.clear(slot);
+        self.frame_bytes -= std::mem::take(&mut frame.touched).memory_bytes();
+        let leaf_bytes = self.plan.page_bytes - STAMP_BYTES;
+        let mut bytes = frame.leaf.to_bytes(self.plan.mark, leaf_bytes);
+        bytes.extend(frame.checked.to_le_bytes());
+        let saved = Saved {
+            slot,
+            checksum: crc32c::crc32c(&bytes),
+            dirty: frame.leaf.any_dirty(),
+        };
+        Some(PageWrite {
+            slot,
+            what: Written::Page(self.begin_frame(number), saved),
+            bytes,
+        })
+    }
+
+    /// A write has ended, or could not be completed.
     pub fn end_write(&mut self, write: &PageWrite, succeeded: bool) {
-        let mut leaves = false;
-        let frame = self.frames[write.frame as usize].as_mut();
-        let free = match frame.filter(|frame| frame.id == write.id) {
+        match &write.what {
+            Written::Page(written, saved) => self.end_page(*written, *saved, succeeded),
+            Written::Changes(_, written) if write.reads_first() => self.give_up_changes(written),
+            Written::Changes(row, written) => self.end_changes(*row, written, succeeded),
+        }
+    }
+
+    /// A write of the page in a frame has ended.
+    fn end_page(&mut self, written: WrittenFrame, saved: Saved, succeeded: bool) {
+        let free = match self.frame_of_write(written) {
             Some(frame) => {
                 frame.is_writing = false;
                 match succeeded {
                     true => {
-                        let old = frame.saved.replace((write.saved, write.version));
-                        leaves = frame.stay == Stay::Leaving && !frame.is_changed() && !self.is_abandoned;
+                        let old = frame.saved.replace((saved, written.version));
                         match planted(PlantedBug::SlotFreedEarly) {
-                            true => Some(write.saved),
+                            true => Some(saved),
                             false => old.map(|(old, _)| old),
                         }
                     }
                     false => {
-                        self.touch_all(write.frame);
+                        self.touch_all(written.number);
                         None
                     }
                 }
             }
             // The page is part of another one by now.
-            None => succeeded.then_some(write.saved),
+            None => succeeded.then_some(saved),
         };
         if let Some(free) = free {
-            self.slots.give_back(free.slot);
+            self.release(free.slot);
         }
-        if leaves {
-            let gone = self.vacate(write.frame);
+        self.leave(written);
+    }
+
+    /// The frame of a write, unless its page is part of another one by now.
+    pub(super) fn frame_of_write(&mut self, written: WrittenFrame) -> Option<&mut Frame> {
+        let frame = self.frames[written.number as usize].as_mut();
+        frame.filter(|frame| frame.id == written.id)
+    }
+
+    /// Evicts the frame of a write that has ended, if it is its turn and the page has not changed since.
+    pub(super) fn leave(&mut self, written: WrittenFrame) {
+        let is_abandoned = self.is_abandoned;
+        let Some(frame) = self.frame_of_write(written) else {
+            return;
+        };
+        let leaves = frame.stay == Stay::Leaving && !frame.is_changed() && !is_abandoned;
+        if let Some((saved, _)) = frame.saved.filter(|_| leaves) {
+            let gone = self.vacate(written.number);
             let at = self.directory.find(gone.leaf.first());
-            self.directory.set_place(at, Place::Away(write.saved));
+            self.directory.set_place(at, Place::Away(saved));
         }
     }
 }

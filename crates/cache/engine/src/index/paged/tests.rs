@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use flaz_random::Random;
 
 use super::super::Index;
+use super::super::slots::{CHANGES_SLOT, ROW_SLOTS};
 use super::*;
 use crate::units::Location;
 
@@ -17,6 +18,21 @@ impl Device {
 
     fn read(&self, slot: u32) -> &[u8] {
         self.0[&slot].last().expect("it was written")
+    }
+
+    /// Reads a page and its changes, and brings it into memory.
+    fn put(&self, index: &mut PagedIndex, read: PageRead) -> Result<(), String> {
+        let changes = read.changes_slot().map_or(&[][..], |slot| self.read(slot));
+        index.put(read, self.read(read.slot()), changes)
+    }
+
+    /// Completes a write.
+    fn complete(&self, index: &mut PagedIndex, mut write: PageWrite) -> PageWrite {
+        if write.reads_first() {
+            let old = self.read(write.slot());
+            index.complete(&mut write, old).expect("it was written");
+        }
+        write
     }
 }
 
@@ -36,14 +52,14 @@ fn far(n: u64) -> Entry {
 
 /// Writes all changed pages that do not leave memory, too.
 fn write_all(index: &mut PagedIndex, device: &mut Device) {
-    for write in begin_all(index) {
+    for write in begin_all(index, device) {
         device.write(&write);
         index.end_write(&write, true);
     }
 }
 
 /// Begins to write all changed pages, as if it was their turn to leave memory. They stay in memory afterwards.
-fn begin_all(index: &mut PagedIndex) -> Vec<PageWrite> {
+fn begin_all(index: &mut PagedIndex, device: &Device) -> Vec<PageWrite> {
     let all = 0..index.frames.len() as u32;
     let changed = |n: &u32| index.frames[*n as usize].as_ref().is_some_and(Frame::is_changed);
     let changed: Vec<u32> = all.filter(changed).collect();
@@ -51,6 +67,9 @@ fn begin_all(index: &mut PagedIndex) -> Vec<PageWrite> {
     let writes = index.begin_writes(usize::MAX);
     changed.iter().for_each(|n| index.set_stay(*n, Stay::Used));
     writes
+        .into_iter()
+        .map(|write| device.complete(index, write))
+        .collect()
 }
 
 fn changed(index: &PagedIndex) -> usize {
@@ -64,13 +83,13 @@ fn load(index: &mut PagedIndex, device: &mut Device, block: LocalBlock) {
         let writes = index.begin_writes(8);
         assert!(!writes.is_empty(), "there are slots");
         for write in writes {
+            let write = device.complete(index, write);
             device.write(&write);
             index.end_write(&write, true);
         }
     }
     for read in index.missing(block..LocalBlock(block.0 + 1)) {
-        let bytes = device.read(read.slot()).to_vec();
-        index.put(read, &bytes).expect("it was written");
+        device.put(index, read).expect("it was written");
     }
 }
 
@@ -107,24 +126,55 @@ fn block(random: &mut Random, kind: u64, step: u64) -> LocalBlock {
     LocalBlock(number)
 }
 
+/// Writes that have ended.
+#[derive(Default)]
+struct Writes {
+    /// Pages that failed.
+    failed: usize,
+    of_rows: usize,
+}
+
+impl Writes {
+    /// Ends a write, which may fail.
+    fn end(&mut self, index: &mut PagedIndex, device: &mut Device, write: PageWrite, random: &mut Random) {
+        let is_of_row = matches!(write.what, Written::Changes(..));
+        self.of_rows += usize::from(is_of_row);
+        // After one of them has failed, no changes are written any more.
+        let may_fail = !is_of_row || self.of_rows > 10;
+        let succeeded = !write.reads_first() && !(may_fail && random.below(4) == 0);
+        if !write.reads_first() && (succeeded || random.below(2) == 0) {
+            device.write(&write);
+        }
+        self.failed += usize::from(!succeeded && !is_of_row);
+        index.end_write(&write, succeeded);
+    }
+}
+
 #[test]
 fn a_paged_index_agrees_with_the_table() {
-    for (kind, deltas_min) in (0..4).flat_map(|kind| [(kind, 0), (kind, 16 << 10)]) {
+    let mut of_rows = 0;
+    for (kind, deltas_min) in (0..4).flat_map(|kind| [0, 1 << 10, 16 << 10].map(|deltas| (kind, deltas))) {
         let mut random = Random::new(kind);
         let plan = PagePlan {
             deltas_min,
             ..PagePlan::new(20_000, 0, 9)
         };
-        let (mut paged, mut device, mut deltas) = (PagedIndex::new(plan), Device::default(), 0);
+        let (mut paged, mut device) = (PagedIndex::new(plan), Device::default());
+        let mut deltas = 0;
         let mut table = Index::new(LocalBlock(1 << 30), 100_000);
         let mut model = BTreeMap::new();
-        let (mut under_way, mut failed): (Vec<PageWrite>, _) = (Vec::new(), 0);
-        for step in 0..60_000_u64 {
+        let (mut under_way, mut writes): (Option<PageWrite>, _) = (None, Writes::default());
+        for step in 0..40_000_u64 {
             let block = block(&mut random, kind, step);
+            if !paged.make_room(1, true)
+                && let Some(write) = under_way.take()
+            {
+                writes.end(&mut paged, &mut device, write, &mut random);
+            }
             load(&mut paged, &mut device, block);
             // A page that is read may be divided by its changes.
             assert!(paged.frames_in_use() <= FRAMES_MIN + 2);
-            let removes = random.below(100) < if step < 36_000 { 25 } else { 70 };
+            let removes = random.below(100) < if step < 24_000 { 25 } else { 70 };
             let block = match model.range(block..).next() {
                 // Mostly one that is there.
                 Some((near, _)) if removes && paged.has(*near) => *near,
@@ -148,28 +198,22 @@ fn a_paged_index_agrees_with_the_table() {
             assert_eq!(paged.get(block), model.get(&block).copied());
             deltas = deltas.max(check_deltas(&paged));
             // Writes take a while, and some fail.
-            // One at a time, because a load here does not wait for it.
-            if random.below(50) == 0 && under_way.is_empty() {
-                under_way.extend(paged.begin_writes(1));
-            }
-            if random.below(20) == 0 && !under_way.is_empty() {
-                let write = under_way.swap_remove(random.index(under_way.len()));
-                let succeeded = random.below(4) > 0;
-                if succeeded || random.below(2) == 0 {
-                    device.write(&write);
-                }
-                failed += usize::from(!succeeded);
-                paged.end_write(&write, succeeded);
+            match under_way.take() {
+                None if random.below(50) == 0 => under_way = paged.begin_writes(1).pop(),
+                Some(write) if random.below(20) == 0 => match write.reads_first() && random.below(5) > 0 {
+                    true => under_way = Some(device.complete(&mut paged, write)),
+                    false => writes.end(&mut paged, &mut device, write, &mut random),
+                },
+                write => under_way = write,
             }
         }
+        if let Some(write) = under_way {
+            writes.end(&mut paged, &mut device, write, &mut random);
+        }
         // Blocks in order change many entries of few pages.
-        assert_eq!(
-            deltas > 4,
-            deltas_min > 0 && kind != 1,
-            "{deltas} pages with changes"
-        );
-        failed += under_way.len();
-        under_way.iter().for_each(|write| paged.end_write(write, false));
+        let many = deltas_min > 0 && kind != 1;
+        assert_eq!(deltas > 4, many, "{deltas} pages with changes");
+        of_rows += writes.of_rows;
         assert_eq!((paged.len(), paged.fragments), (table.len(), table.fragments));
         assert_eq!(
             entries(&mut paged, &mut device),
@@ -185,10 +229,11 @@ fn a_paged_index_agrees_with_the_table() {
         let in_use = paged.slots.in_use() as usize;
         assert_eq!(
             in_use,
-            saved + failed,
+            saved + writes.failed,
             "only slots that cannot be written are lost"
         );
     }
+    assert!(of_rows > 30, "{of_rows} writes of changes");
 }
 
 /// Checks that changes are of pages that are not in memory, and within the memory for them. Returns the number of these pages.
@@ -232,12 +277,12 @@ fn an_older_version_of_a_page_is_refused() {
         load(&mut index, &mut device, LocalBlock(n));
     }
     let read = index.missing(one)[0];
-    assert!(index.put(read, &old).is_err());
+    assert!(index.put(read, &old, &[]).is_err());
     let other = index.missing(LocalBlock(600)..LocalBlock(601))[0];
     let other = device.read(other.slot()).to_vec();
-    assert!(index.put(read, &other).is_err());
+    assert!(index.put(read, &other, &[]).is_err());
     let now = device.read(read.slot()).to_vec();
-    assert_eq!(index.put(read, &now), Ok(()));
+    assert_eq!(index.put(read, &now, &[]), Ok(()));
     assert_eq!(index.get(LocalBlock(0)), None);
 }
 
@@ -246,7 +291,7 @@ fn a_page_that_changes_while_it_is_written_does_not_leave() {
     let (mut index, mut device) = written();
     load(&mut index, &mut device, LocalBlock(0));
     index.remove(LocalBlock(0));
-    let writes = begin_all(&mut index);
+    let writes = begin_all(&mut index, &device);
     index.remove(LocalBlock(1));
     for write in &writes {
         device.write(write);
@@ -332,13 +377,66 @@ fn few_changes_stay_in_memory() {
     }
 }
 
+/// Changes on the device divide a page that was just read. Those in memory go to the part that has their blocks: also removals, and many at
+/// once.
+#[test]
+fn changes_of_a_divided_page_go_to_their_part() {
+    for many in [false, true] {
+        let (mut index, mut device) = written();
+        load(&mut index, &mut device, LocalBlock(0));
+        let at = index.directory.find(LocalBlock(0));
+        let Place::Frame(number) = index.directory.place(at) else {
+            unreachable!("it was loaded")
+        };
+        let next = index.directory.next(at).map(|next| index.directory.first(next));
+        let end = next.expect("there are more pages").0;
+        for block in (0..end / 2).step_by(2) {
+            index.remove(LocalBlock(block));
+        }
+        let before = index.page_count();
+        index.plan.used_bytes_max = index.frame(number).leaf.used_bytes();
+        let new = |block: u64| far(block + 7);
+        let stored = Delta {
+            checked: index.retired.count(),
+            removed: Vec::new(),
+            set: (0..end / 2)
+                .map(|block| (LocalBlock(block), new(block)))
+                .collect(),
+        };
+        index.apply(stored);
+        assert!(index.page_count() > before, "the page is divided");
+        let (_, upper) = index.position(LocalBlock(end - 1)).expect("it is in memory");
+        assert_ne!(upper, number);
+        let removed: Vec<LocalBlock> = (end - if many { 20 } else { 2 }..end - 1)
+            .map(LocalBlock)
+            .collect();
+        index.apply(Delta {
+            checked: index.retired.count(),
+            removed: removed.clone(),
+            set: vec![(LocalBlock(end - 1), new(end))],
+        });
+        assert!(removed.iter().all(|block| index.get(*block).is_none()));
+        assert_eq!(index.get(LocalBlock(end - 1)), Some(new(end)));
+        // Of both parts.
+        let mut removed = vec![LocalBlock(0), LocalBlock(end - 1)];
+        removed.extend((1..10).filter(|_| many).map(LocalBlock));
+        removed.sort_unstable();
+        index.apply(Delta {
+            checked: index.retired.count(),
+            removed: removed.clone(),
+            set: Vec::new(),
+        });
+        assert!(removed.iter().all(|block| index.get(*block).is_none()));
+    }
+}
+
 #[test]
 fn a_page_whose_write_failed_stays_in_memory() {
     let (mut index, mut device) = written();
     load(&mut index, &mut device, LocalBlock(0));
     index.remove(LocalBlock(0));
     let in_use = index.slots.in_use();
-    let writes = begin_all(&mut index);
+    let writes = begin_all(&mut index, &device);
     for write in &writes {
         index.end_write(write, false);
     }
@@ -450,7 +548,9 @@ fn a_full_area_is_written_in_place() {
         (index, device)
     };
     let pages = filled(1000).0.page_count() as u32;
-    let (mut index, mut device) = filled(pages);
+    let mut of_pages = (0..).filter(|slot| slot % ROW_SLOTS != CHANGES_SLOT);
+    let slots = of_pages.nth(pages as usize).expect("there are more");
+    let (mut index, mut device) = filled(slots);
     assert!(index.slots.take().is_none(), "no slot is free");
     let mut random = Random::new(8);
     for turn in 1..400 {
@@ -491,7 +591,7 @@ fn abandoned_pages_are_not_read() {
     assert!(index.is_wanted(read));
     index.abandon();
     assert!(!index.is_wanted(read));
-    index.put(read, device.read(read.slot())).expect("it is ignored");
+    device.put(&mut index, read).expect("it is ignored");
     assert_eq!(
         (index.is_lost(LocalBlock(0)), index.get(LocalBlock(0))),
         (true, None)
@@ -512,7 +612,7 @@ fn blocks_of_freed_regions_are_gone_at_once() {
         ..PagePlan::new(20_000, 0, 9)
     };
     let region_of = |entry: Entry| (entry.location().offset() / REGION_BYTES) as u32;
-    for (kind, deltas_min) in (0..3).flat_map(|kind| [(kind, 0), (kind, 16 << 10)]) {
+    for (kind, deltas_min) in (0..3).flat_map(|kind| [0, 1 << 10, 16 << 10].map(|deltas| (kind, deltas))) {
         let mut random = Random::new(kind);
         let (mut paged, mut device) = (PagedIndex::new(plan(deltas_min)), Device::default());
         let mut table = Index::new(LocalBlock(1 << 30), 10_000);

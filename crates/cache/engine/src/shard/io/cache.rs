@@ -213,13 +213,17 @@ impl<P: Platform> CacheIo<P> {
         self.layout.shard_index_offset(self.shard) + u64::from(slot) * bytes as u64
     }
 
-    /// Reads a page of the index, of `bytes` bytes.
+    /// Reads a page of the index, of `bytes` bytes, and its changes: all slots from one to the other.
     ///
     /// # Errors
     /// The device's, counted as a failed read.
-    pub(in crate::shard) async fn read_page(&self, slot: u32, bytes: usize) -> Result<IoBuf, DeviceError> {
+    pub(in crate::shard) async fn read_page(
+        &self,
+        slots: Range<u32>,
+        bytes: usize,
+    ) -> Result<IoBuf, DeviceError> {
         count(&self.stats.counters.index_page_reads, 1);
-        self.read_pages(slot..slot + 1, bytes).await
+        self.read_pages(slots, bytes).await
     }
 
     /// Reads consecutive slots of `bytes` bytes each during a start. Does not count as a page read of a lookup.

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use flaz_device::local::Notify;
-use flaz_device::{Env, IoBuf};
+use flaz_device::{DeviceError, Env, IoBuf};
 use futures_util::future::join_all;
 
 use crate::index::{Entry, PagePlan, PageRead, PageWrite, PagedIndex};
@@ -51,6 +51,14 @@ pub(super) struct Pages {
     next_check: Cell<LocalBlock>,
     /// Why the device must be fenced.
     failure: RefCell<Option<String>>,
+}
+
+/// A page that was read, and its changes, if there are some on the device.
+#[derive(Debug)]
+struct ReadPage {
+    of: PageRead,
+    bytes: IoBuf,
+    changes: IoBuf,
 }
 
 /// A slot that is being read.
@@ -102,7 +110,7 @@ impl Pages {
         io: &Rc<CacheIo<P>>,
         blocks: Range<LocalBlock>,
     ) -> Result<(), String> {
-        let mut read: Vec<(PageRead, IoBuf)> = Vec::new();
+        let mut read: Vec<ReadPage> = Vec::new();
         loop {
             if io.is_fenced() {
                 self.after_fence();
@@ -118,12 +126,13 @@ impl Pages {
                 continue;
             }
             let missing = self.index.borrow_mut().missing(blocks.clone());
-            let is_unread = |page: &PageRead| read.iter().all(|(other, _)| other != page);
+            let is_unread = |page: &PageRead| read.iter().all(|other| other.of != *page);
             let unread: Vec<PageRead> = missing.into_iter().filter(is_unread).collect();
             if unread.is_empty() {
                 let mut index = self.index.borrow_mut();
-                for (page, bytes) in &read {
-                    index.put(*page, bytes).map_err(|why| self.fail(why))?;
+                for page in &read {
+                    let put = index.put(page.of, &page.bytes, &page.changes);
+                    put.map_err(|why| self.fail(why))?;
                 }
                 return Ok(());
             }
@@ -148,24 +157,20 @@ impl Pages {
     }
 
     /// Reads a page, and brings it into memory for all that wait for it. `None`: it is not wanted any more.
-    async fn read<P: Platform>(
-        &self,
-        io: &CacheIo<P>,
-        page: PageRead,
-    ) -> Result<Option<(PageRead, IoBuf)>, String> {
+    async fn read<P: Platform>(&self, io: &CacheIo<P>, page: PageRead) -> Result<Option<ReadPage>, String> {
         let is_new = self.reading.borrow_mut().insert(page.slot());
         assert!(is_new, "a page is read once at a time");
         let _reading = Reading(self, page.slot());
         let mut why = String::new();
-        for _ in 0..READ_TRIES {
-            let bytes = io.read_page(page.slot(), self.page_bytes).await;
+        for tries in 0..READ_TRIES {
+            let read = self.read_slots(io, page, tries == 0).await;
             let mut index = self.index.borrow_mut();
             if !index.is_wanted(page) {
                 return Ok(None);
             }
-            match bytes {
-                Ok(bytes) => match index.put(page, &bytes) {
-                    Ok(()) => return Ok(Some((page, bytes))),
+            match read {
+                Ok(read) => match index.put(page, &read.bytes, &read.changes) {
+                    Ok(()) => return Ok(Some(read)),
                     Err(error) => why = error,
                 },
                 Err(error) => {
@@ -177,6 +182,34 @@ impl Pages {
             }
         }
         Err(format!("page {} of the index cannot be read: {why}", page.slot()))
+    }
+
+    /// Reads a page and its changes, at once or, because a slot between them may be damaged, one after the other.
+    async fn read_slots<P: Platform>(
+        &self,
+        io: &CacheIo<P>,
+        page: PageRead,
+        at_once: bool,
+    ) -> Result<ReadPage, DeviceError> {
+        let (slot, len) = (page.slot(), self.page_bytes);
+        let (bytes, changes) = match page.changes_slot() {
+            None => (io.read_page(slot..slot + 1, len).await?, IoBuf::new(0)),
+            Some(changes) if at_once => {
+                let slots = slot.min(changes)..slot.max(changes) + 1;
+                let all = io.read_page(slots.clone(), len).await?;
+                let in_slot = |slot: u32| IoBuf::copy_of(&all[(slot - slots.start) as usize * len..][..len]);
+                (in_slot(slot), in_slot(changes))
+            }
+            Some(changes) => (
+                io.read_page(slot..slot + 1, len).await?,
+                io.read_page(changes..changes + 1, len).await?,
+            ),
+        };
+        Ok(ReadPage {
+            of: page,
+            bytes,
+            changes,
+        })
     }
 
     /// Starts the task that writes changed pages, unless it runs. False: nothing can be written, so there is nothing to wait for.
@@ -199,10 +232,15 @@ impl Pages {
 
     async fn write_task<P: Platform>(self: Rc<Self>, io: Rc<CacheIo<P>>, mut writes: Vec<PageWrite>) {
         while !writes.is_empty() {
+            let mut failed = None;
+            join_all(writes.iter_mut().map(|write| self.complete(&io, write))).await;
+            for write in writes.extract_if(.., |write| write.reads_first()) {
+                self.index.borrow_mut().end_write(&write, false);
+            }
+            let is_any_sent = !writes.is_empty();
             let sent = writes
                 .iter()
                 .map(|write| io.write_page(write.slot(), &write.bytes));
-            let mut failed = None;
             for (write, result) in writes.iter().zip(join_all(sent).await) {
                 self.index.borrow_mut().end_write(write, result.is_ok());
                 failed = result.err().or(failed);
@@ -216,7 +254,7 @@ impl Pages {
                 } else if !is_refused {
                     io.env().sleep(RETRY_PAUSE).await;
                 }
-            } else {
+            } else if is_any_sent {
                 self.failed_batches.set(0);
             }
             self.written.notify_all();
@@ -230,9 +268,32 @@ impl Pages {
         self.written.notify_all();
     }
 
+    /// Completes a write with what its slot has, if that is wanted. If that cannot be read, the write stays incomplete.
+    async fn complete<P: Platform>(&self, io: &CacheIo<P>, write: &mut PageWrite) {
+        if write.reads_first() {
+            let old = io
+                .read_page(write.slot()..write.slot() + 1, self.page_bytes)
+                .await;
+            let completed = match &old {
+                Ok(old) => self.index.borrow_mut().complete(write, old),
+                Err(error) => {
+                    if let Some(why) = io.note_error(error) {
+                        self.fail(why);
+                    }
+                    Err(error.to_string())
+                }
+            };
+            if let Err(why) = completed {
+                tracing::warn!(slot = write.slot(), why, "changes of index pages cannot be read");
+            }
+        }
+    }
+
     /// Writes all pages that have changed. Returns whether there were some; `None`: some cannot be written.
     pub(super) async fn write_changed<P: Platform>(self: &Rc<Self>, io: &Rc<CacheIo<P>>) -> Option<bool> {
         let mut any = false;
+        // Pages whose changes are being written may have left.
+        self.written().await;
         while self.index.borrow_mut().leave_changed() {
             any = true;
             if !self.begin_write(io) {

@@ -195,6 +195,8 @@ fn index_pages_are_loaded_before_use() {
         PlantedBug::PageNotLoaded,
         PlantedBug::ChangedPageEvicted,
         PlantedBug::DeferredRemovalLost,
+        PlantedBug::StoredChangesSkipped,
+        PlantedBug::MovedChangesLost,
         PlantedBug::ImageOfOldPages,
         PlantedBug::RetiredEntryFound,
         PlantedBug::PageNotChecked,

@@ -61,7 +61,11 @@ impl Rig {
     }
 
     fn write(&mut self) {
-        for write in self.index.begin_writes(8) {
+        for mut write in self.index.begin_writes(8) {
+            if write.reads_first() {
+                let old = &self.device[&write.slot()];
+                self.index.complete(&mut write, old).expect("it was written");
+            }
             self.device.insert(write.slot(), write.bytes.clone());
             self.index.end_write(&write, true);
         }
@@ -72,8 +76,10 @@ impl Rig {
             self.write();
         }
         for read in self.index.missing(block..LocalBlock(block.0 + 1)) {
-            let bytes = &self.device[&read.slot()];
-            self.index.put(read, bytes).expect("it was written");
+            let in_slot = |slot: u32| &self.device[&slot][..];
+            let changes = read.changes_slot().map_or(&[][..], in_slot);
+            let put = self.index.put(read, in_slot(read.slot()), changes);
+            put.expect("it was written");
         }
     }
 
@@ -137,9 +143,15 @@ impl Rig {
     /// What a start does with an image.
     fn start(&self, image: &[u8]) -> Result<PagedIndex, String> {
         let mut image = PageImage::parse(image, &self.geometry)?;
-        for page in image.pages() {
-            let bytes = self.device.get(&page.slot).ok_or("never written")?;
-            let entries = image.entries(page, bytes)?;
+        let pages = image.pages();
+        let mut found = Vec::new();
+        for (slots, pages) in image.runs(&pages) {
+            let in_slot = |slot| self.device.get(&slot).cloned().unwrap_or(vec![0; SLOT_BYTES]);
+            let bytes: Vec<u8> = slots.clone().flat_map(in_slot).collect();
+            found.extend(pages.iter().map(|page| image.entries(*page, slots.start, &bytes)));
+        }
+        for entries in found {
+            let entries = entries?;
             let regions = self.geometry.regions_per_shard;
             if entries.iter().any(|(_, entry)| self.region_of(*entry) >= regions) {
                 return Err("no region".into());
@@ -282,13 +294,17 @@ fn a_damaged_page_is_found() {
     let mut rig = Rig::filled(10);
     let image = rig.image();
     let slots: Vec<u32> = rig.device.keys().copied().collect();
-    let in_use = PageImage::parse(&image, &rig.geometry)
-        .expect("it is right")
-        .pages();
+    let read = PageImage::parse(&image, &rig.geometry).expect("it is right");
+    let (pages, rows) = (
+        read.pages(),
+        read.rows.iter().map(|(row, ..)| rows::changes_slot(row)),
+    );
+    let in_use: Vec<u32> = pages.iter().map(|page| page.slot).chain(rows).collect();
+    assert!(in_use.len() > pages.len() + 5, "some have changes on the device");
     for slot in slots {
         let at = rig.random.index(SLOT_BYTES);
         rig.device.get_mut(&slot).expect("it is there")[at] ^= 1;
-        let is_in_use = in_use.iter().any(|page| page.slot == slot);
+        let is_in_use = in_use.contains(&slot);
         assert_eq!(rig.start(&image).is_err(), is_in_use, "slot {slot}");
         rig.device.get_mut(&slot).expect("it is there")[at] ^= 1;
     }
