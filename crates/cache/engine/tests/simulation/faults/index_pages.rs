@@ -311,7 +311,7 @@ fn pages_that_were_rolled_back_since_the_stop_cost_a_slow_start() {
         warm(&next, cached, if is_in_use { FROM_LOG } else { FROM_IMAGE });
         slow += u64::from(is_in_use);
     }
-    assert!(slow > 3, "{slow}");
+    assert!(slow > 1, "{slow}");
 }
 
 /// The area is full of other pages: a clean stop leaves no image, and the log has all blocks.
