@@ -138,7 +138,7 @@ fn base_images_have_all_structures_and_start_warm() {
         let dirty = opened.dirty_blocks;
         assert_eq!(
             shape.mode == Mode::WriteBack,
-            dirty > 20,
+            dirty > 10,
             "{}: {dirty} dirty",
             shape.name
         );
