@@ -1,13 +1,14 @@
-//! Changes of pages on the device. The slots for pages are in rows, and the slot in a row where no page is has the *page of changes* of
-//! the others: so one write stores the changes of seven pages, and they are read together with one of these.
+//! Changes of pages on the device. Slots are in rows of eight. Seven of them are for pages, the fourth one is for the *page of changes* of
+//! these seven: so one write stores the changes of seven pages, and one read returns a page and its changes.
 //!
 //! ```text
 //! for each of the seven   length (2 bytes), changes (see `super::delta`), zeroes: a seventh of the page, rounded down
 //! ```
 //!
 //! Invariants:
-//! - Changes count only if the row says so: the page is in its slot as it was when they were written, and `checksum` is that of the page of
-//!   changes as it was written last. Otherwise they are those of an older version, or of another page that was in the slot before.
+//! - Changes count only if the row says so: then the page in the slot is the version that they were written for. All others in a page of
+//!   changes are those of an older version, or of a page that was in the slot before.
+//! - The checksum of a row is that of its page of changes as it was written last: an older one is as invalid as damage.
 //! - While a page of changes is written, its contents count, and are in memory; nothing is read from its slot.
 //! - If that write fails, its contents go back to memory. From then on no page of changes is written, so that these contents are few.
 //!
@@ -128,12 +129,8 @@ impl Rows {
 
     /// Whether changes of the pages of a row can be written now.
     pub(super) fn can_write(&self, row: u32) -> bool {
-        !self.has_failed && changes_slot(row) < self.slots && !self.is_writing(row)
-    }
-
-    /// Whether the changes of a row are being written.
-    pub(super) fn is_writing(&self, row: u32) -> bool {
-        self.writing.iter().any(|(other, _)| *other == row)
+        let is_writing = self.writing.iter().any(|(other, _)| *other == row);
+        !self.has_failed && changes_slot(row) < self.slots && !is_writing
     }
 
     /// Whether those of any row are.
@@ -154,10 +151,9 @@ impl Rows {
         }
     }
 
-    /// The checksum of the page of changes of a row. `None`: it has none.
-    pub(super) fn checksum(&self, row: u32) -> Option<u32> {
-        let Row { checksum, pages } = self.row(row);
-        (pages > 0).then(|| u32::from_le_bytes(checksum))
+    /// Whether no page of a row has changes on the device.
+    pub(super) fn is_empty(&self, row: u32) -> bool {
+        self.row(row).pages == 0
     }
 
     /// The changes of the page in a slot do not count any more: another one will be there, or all of it is written.
@@ -284,9 +280,6 @@ mod tests {
         rows.begin_write(9, parts, &bytes);
         rows.clear(76);
         assert_eq!(rows.end_write(9, false), [(72, vec![1])]);
-        assert!(
-            rows.checksum(9).is_none() && !rows.can_write(8),
-            "no more are written"
-        );
+        assert!(rows.is_empty(9) && !rows.can_write(8), "no more are written");
     }
 }

@@ -4,7 +4,7 @@
 //! frames may change, and leave the row, before the write is complete. When it is complete, it has all changes of these pages, those of
 //! their neighbours that are on the device, and those that are in memory.
 //!
-//! If a write fails, its contents are no longer on the device: frames have them, or they are in memory as before.
+//! If a write fails, its contents are no longer on the device: pages in memory have them, and those of other pages stay in memory as changes.
 
 use super::{Delta, Frame, PageWrite, PagedIndex, Stored, Written, WrittenFrame};
 use crate::index::delta::{DELTA_BYTES_MAX, Which};
@@ -12,8 +12,8 @@ use crate::index::rows::{self, Parts};
 use crate::planted::{PlantedBug, planted};
 use crate::units::LocalBlock;
 
-/// Changes are written if those of the others of a row, in memory, are one part in so many of those of the page that leaves. Otherwise the
-/// page itself is.
+/// If the other pages of a row have fewer bytes of changes in memory than one part in so many of those of the page that leaves, the page
+/// itself is written: that costs the same write, and leaves no changes.
 const OTHERS_SHARE: usize = 4;
 
 /// The changes of a page in a write.
@@ -27,8 +27,8 @@ enum Part {
 }
 
 impl PagedIndex {
-    /// Whether the changes of a row are to be written, and not the page in a frame of it whose turn it is to leave memory: of which of these
-    /// frames, whose turn it is, too.
+    /// Decides how a page leaves memory. `Some`: the changes of its row are written, with those of the pages in these frames, which leave
+    /// memory, too. `None`: the page itself is written. `frames`: those of the row that leave memory.
     pub(super) fn writes_changes(&self, row: u32, number: u32, frames: &[u32]) -> Option<Vec<u32>> {
         if !self.rows.can_write(row) {
             return None;
@@ -60,7 +60,7 @@ impl PagedIndex {
             what: Written::Changes(row, frames),
             bytes: Vec::new(),
         };
-        if self.rows.checksum(row).is_none() {
+        if self.rows.is_empty(row) {
             self.complete(&mut write, &[])
                 .expect("some of its pages have changed");
         }

@@ -204,8 +204,7 @@ impl PagedIndex {
         writes
     }
 
-    /// The next frames whose turn it is to leave memory, checked, by the rows of their slots. So many that most of a batch of `most` writes find
-    /// those of their rows.
+    /// The next frames that leave memory, checked, by the rows of their slots: enough for `most` writes of whole rows.
     fn leaving_by_row(&mut self, most: usize) -> BTreeMap<u32, Vec<u32>> {
         let (count, from) = (self.frames.len(), self.written);
         let numbers = (1..=count).map(|n| (from + n) % count);
