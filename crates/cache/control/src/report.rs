@@ -552,6 +552,8 @@ pub struct IndexPagesReport {
     pub writes: u64,
     /// Their share of the bytes written to the cache device.
     pub written_share: f64,
+    /// Pages that were damaged on the cache device, and rebuilt from the log.
+    pub rebuilt: u64,
 }
 
 impl MemoryReport {

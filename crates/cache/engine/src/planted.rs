@@ -43,6 +43,12 @@ pub enum PlantedBug {
     StoredChangesSkipped,
     /// Changes of an index page that are written with those of its neighbours lack what was in memory.
     MovedChangesLost,
+    /// A rebuilt index page has blocks that were removed, and whose tombstones are not in the log yet.
+    RebuiltWithRemoved,
+    /// A rebuilt index page has clean blocks of a region that all blocks have left.
+    RebuiltFromLeft,
+    /// An index page is rebuilt without the records that are only in memory.
+    RebuiltFromDevice,
     /// A clean stop keeps an image of index pages before their changes are written.
     ImageOfOldPages,
     /// A lookup finds an index entry whose region was freed since.

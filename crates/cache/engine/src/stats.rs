@@ -157,6 +157,8 @@ counters! {
     index_page_reads,
     /// Pages of the index written to the cache device.
     index_page_writes,
+    /// Pages of the index that were damaged, and rebuilt from the log.
+    index_pages_rebuilt,
     /// Times that storing a block waited because too many writes were queued for the cache device.
     cache_writes_full,
     /// Extents written.

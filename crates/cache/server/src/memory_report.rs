@@ -64,6 +64,7 @@ fn index_pages(stats: &StatsSnapshot) -> Option<IndexPagesReport> {
         reads_per_lookup: stats.index_reads_per_lookup(),
         writes: counts.index_page_writes,
         written_share: stats.index_written_share(),
+        rebuilt: counts.index_pages_rebuilt,
     })
 }
 

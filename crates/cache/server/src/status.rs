@@ -184,6 +184,13 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
             counted(stats.counts.regions_unreadable, "region", "regions")
         ));
     }
+    if stats.counts.index_pages_rebuilt > 0 {
+        warnings.push(format!(
+            "{} of the index could not be read from the cache device, and nothing was lost: the device may be failing; check it with \
+             `smartctl`, and replace it",
+            counted(stats.counts.index_pages_rebuilt, "page", "pages")
+        ));
+    }
     if failed && stats.holdings.dirty_blocks > 0 {
         warnings.push(format!(
             "{} only on the failed cache device: keep it",

@@ -9,7 +9,9 @@ use futures_util::stream::iter;
 use super::contents::count_entry;
 use super::errors::ImageError;
 use super::log::Regions;
+use super::map::LoadError;
 use super::recover_records::Progress;
+use super::tasks::Phase;
 use super::{Platform, Shard};
 use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::index::{CHANGES_MIN, Entry, PageImage, Pass};
@@ -29,9 +31,27 @@ impl<P: Platform> Shard<P> {
     /// Waits until the index pages of blocks of one stripe are in memory: see [`BlockMap::load`](super::map::BlockMap::load). If pages
     /// cannot be read or written, the device is fenced on return.
     pub(super) async fn load_run(self: &Rc<Self>, blocks: Range<LocalBlock>) {
-        if let Err(why) = self.map.load(&self.cache, blocks).await {
-            self.fence(&why);
+        while let Err(error) = self.map.load(&self.cache, blocks.clone()).await {
+            if !self.is_mended(error).await {
+                return;
+            }
         }
+    }
+
+    /// After a failed load. True: its page was rebuilt from the log, and the load can be repeated. False: the device is fenced.
+    pub(super) async fn is_mended(self: &Rc<Self>, error: LoadError) -> bool {
+        let mut error = error;
+        if let LoadError::Damaged(page, what) = &mut error
+            && self.tasks.phase() != Phase::Opening
+        {
+            match Box::pin(self.rebuild(*page, what)).await {
+                Ok(()) => return true,
+                Err(why) => *what = format!("{what}; it cannot be rebuilt: {why}"),
+            }
+        }
+        let why = self.map.give_up(error);
+        self.fence(&why);
+        false
     }
 
     /// The same for one block.
@@ -68,8 +88,16 @@ impl<P: Platform> Shard<P> {
         only_dirty: bool,
         pick: impl Fn(LocalBlock, Entry) -> Option<T>,
     ) -> Option<Vec<T>> {
-        let picked = self.map.pick(&self.cache, only_dirty, pick).await;
-        picked.inspect_err(|why| self.fence(why)).ok()
+        loop {
+            match self.map.pick(&self.cache, only_dirty, &pick).await {
+                Ok(picked) => return Some(picked),
+                Err(error) => {
+                    if !self.is_mended(error).await {
+                        return None;
+                    }
+                }
+            }
+        }
     }
 
     /// Checks as many pages that each is checked once while all regions are freed: a page whose entries are all of regions that were freed
@@ -79,8 +107,8 @@ impl<P: Platform> Shard<P> {
         let pages = self.map.page_counts().0.div_ceil(regions.max(1));
         let most = CHECKED_PAGES_MAX * self.id.layout.region_bytes.div_ceil(16 << 20);
         let checked = self.map.check_pages(&self.cache, pages.min(most) as usize);
-        if let Err(why) = checked.await {
-            self.fence(&why);
+        if let Err(error) = checked.await {
+            self.is_mended(error).await;
         }
     }
 

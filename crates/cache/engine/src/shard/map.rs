@@ -22,14 +22,17 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use flaz_device::Env;
+use flaz_device::local::Permit;
 
+pub(super) use self::pages::LoadError;
 use self::pages::Pages;
 use self::store::Store;
 use super::Platform;
 use super::io::CacheIo;
 use super::log::{Lsn, SegmentLog};
 use crate::format::layout::Layout;
-use crate::index::{Bulk, Entry, Index, PAGE_BYTES, PageImage, PagePlan, RunPlan};
+use crate::index::{Bulk, Entry, Index, PAGE_BYTES, PageImage, PagePlan, PageRead, RunPlan};
+use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, LocalBlock};
 
@@ -46,6 +49,17 @@ pub(super) struct Stale {
     pub(super) ring: Ring,
     /// The block was cached until now.
     pub(super) was_cached: bool,
+}
+
+/// A page that is damaged, and what was known when it was about to be rebuilt.
+#[derive(Debug)]
+pub(super) struct LostPage {
+    page: PageRead,
+    pub(super) blocks: Range<LocalBlock>,
+    /// The number of the last retirement of a region.
+    checked: u64,
+    /// Blocks that are not in the index, though the log may have records of them.
+    gone: BTreeSet<LocalBlock>,
 }
 
 /// Records that are not stable yet.
@@ -90,17 +104,26 @@ impl BlockMap {
     /// Waits until the index pages of `blocks`, of one stripe, are in memory. There they stay until the caller's next await.
     ///
     /// # Errors
-    /// Why the device must be fenced, before the next await. Pages cannot be read any more: their blocks are not cached or
-    /// [unknown](BlockMap::is_unknown) then.
+    /// [`LoadError`]. If pages are given up, their blocks are not cached or [unknown](BlockMap::is_unknown) then.
     pub(super) async fn load<P: Platform>(
         &self,
         io: &Rc<CacheIo<P>>,
         blocks: Range<LocalBlock>,
-    ) -> Result<(), String> {
+    ) -> Result<(), LoadError> {
         match self.index.pages() {
             None => Ok(()),
             Some(pages) => pages.load(io, blocks).await,
         }
+    }
+
+    /// After a failed load: its pages are never read again. Returns why the device must be fenced, before the next await.
+    pub(super) fn give_up(&self, error: LoadError) -> String {
+        self.pages().give_up(error)
+    }
+
+    /// The pages of an index that has some.
+    fn pages(&self) -> &Rc<Pages> {
+        self.index.pages().expect("a table has no pages")
     }
 
     fn assert_loaded(&self, block: LocalBlock) {
@@ -187,7 +210,7 @@ impl BlockMap {
         &self,
         io: &Rc<CacheIo<P>>,
         count: usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), LoadError> {
         match self.index.pages() {
             None => Ok(()),
             Some(pages) => pages.check_some(io, count).await,
@@ -386,7 +409,7 @@ impl BlockMap {
         from: LocalBlock,
         blocks: LocalBlock,
         most: usize,
-    ) -> Result<(Vec<LocalBlock>, bool), String> {
+    ) -> Result<(Vec<LocalBlock>, bool), LoadError> {
         assert!(most > 0, "some are asked for");
         match self.index.pages() {
             Some(pages) => next_dirty_of_pages(pages, io, from, most).await,
@@ -456,6 +479,57 @@ impl BlockMap {
         self.unknown.borrow().contains(&block) || self.index.is_unknown(block)
     }
 
+    // Pages that are damaged.
+
+    /// Waits until no other page is rebuilt.
+    pub(super) async fn turn_to_rebuild(&self) -> Permit<'_> {
+        self.pages().turn_to_rebuild().await
+    }
+
+    /// What is known of a page that is damaged. `None`: it is not wanted any more.
+    ///
+    /// # Errors
+    /// Too many were rebuilt.
+    pub(super) fn lost_page(&self, page: PageRead) -> Result<Option<LostPage>, String> {
+        let pages = self.pages();
+        let Some((blocks, checked)) = pages.index().borrow().lost_page(page) else {
+            pages.forget_damaged(page);
+            return Ok(None);
+        };
+        if !pages.may_rebuild() {
+            return Err("many others were damaged".into());
+        }
+        let gone = self.gone_in(&blocks);
+        Ok(Some(LostPage {
+            page,
+            blocks,
+            checked,
+            gone,
+        }))
+    }
+
+    /// Blocks that are not in the index, though the log may have records of them.
+    fn gone_in(&self, blocks: &Range<LocalBlock>) -> BTreeSet<LocalBlock> {
+        let (stale, evacuated) = (self.stale.borrow(), self.evacuated.borrow());
+        let stale = stale.range(blocks.clone()).map(|(block, _)| *block);
+        stale.chain(evacuated.range(blocks.clone()).copied()).collect()
+    }
+
+    /// Number of dirty blocks in a region.
+    pub(super) fn dirty_in(&self, region: u32) -> u32 {
+        self.pages().index().borrow().dirty_in(region)
+    }
+
+    /// Replaces a page that is damaged. `entries`: as the log has them, in the order of their blocks.
+    pub(super) fn put_rebuilt(&self, lost: &LostPage, mut entries: Vec<(LocalBlock, Entry)>) {
+        let gone = self.gone_in(&lost.blocks);
+        if !planted(PlantedBug::RebuiltWithRemoved) {
+            entries.retain(|(block, _)| !lost.gone.contains(block) && !gone.contains(block));
+        }
+        self.index.put_rebuilt(lost.page, &entries, lost.checked);
+        self.pages().note_rebuilt(lost.page);
+    }
+
     // All blocks.
 
     pub(super) fn len(&self) -> usize {
@@ -486,7 +560,7 @@ impl BlockMap {
         io: &Rc<CacheIo<P>>,
         only_dirty: bool,
         pick: impl Fn(LocalBlock, Entry) -> Option<T>,
-    ) -> Result<Vec<T>, String> {
+    ) -> Result<Vec<T>, LoadError> {
         let mut picked = Vec::new();
         let is_wanted = |entry: Entry| entry.dirty() || !only_dirty;
         match self.index.pages() {
@@ -555,7 +629,7 @@ impl BlockMap {
         &self,
         io: &Rc<CacheIo<P>>,
         entries: &[(LocalBlock, Entry)],
-    ) -> Result<(), String> {
+    ) -> Result<(), LoadError> {
         debug_assert!(entries.is_sorted_by(|(a, _), (b, _)| a < b), "blocks ascend");
         for some in entries.chunks(APPEND_ENTRIES) {
             // All go to the last page, and to those that follow it.
@@ -639,7 +713,7 @@ async fn next_dirty_of_pages<P: Platform>(
     io: &Rc<CacheIo<P>>,
     from: LocalBlock,
     most: usize,
-) -> Result<(Vec<LocalBlock>, bool), String> {
+) -> Result<(Vec<LocalBlock>, bool), LoadError> {
     let mut found = Vec::new();
     for (begin, end) in [(from, LocalBlock(u64::MAX)), (LocalBlock(0), from)] {
         if found.len() > most || begin >= end {

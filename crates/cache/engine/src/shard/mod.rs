@@ -54,6 +54,7 @@
 //! | `advising` | showing references to the advisor |
 //! | `uses` | which reads count as uses of a block |
 //! | `index_pages` | loads of index pages, and the memory for them |
+//! | `rebuild` | rebuilding a damaged index page from the log |
 //! | `fence` | fencing a cache device that fails |
 //! | `intents/loading` | the bitmap as a whole |
 //! | `intents/pages` | writing a page of the bitmap |
@@ -98,6 +99,7 @@ mod packing;
 mod platform;
 mod queue;
 mod read;
+mod rebuild;
 mod reclaim;
 mod reclaimer;
 mod recover;

@@ -385,7 +385,7 @@ impl<P: Platform> Shard<P> {
 }
 
 /// The effect of a record on the index entries of its blocks.
-fn change_of(record: Record, extent: u64, at: u64) -> Option<Change> {
+pub(super) fn change_of(record: Record, extent: u64, at: u64) -> Option<Change> {
     match record.kind {
         RecordKind::Tombstone if planted(PlantedBug::TombstonesForgotten) => None,
         RecordKind::Tombstone => Some(Change::Drop),

@@ -191,7 +191,7 @@ impl<P: Platform> Shard<P> {
             wanted.push((block, entry));
         }
         let appended = self.map.append_sorted(&self.cache, &wanted).await;
-        appended.map_err(MergeError::Index)
+        appended.map_err(|error| MergeError::Index(self.map.give_up(error)))
     }
 }
 

@@ -231,13 +231,19 @@ impl<P: Platform> Shard<P> {
     /// The next dirty blocks in address order, from `cursor` on, wrapping around; and whether these are all.
     async fn gather_dirty(self: &Rc<Self>, cursor: LocalBlock) -> (Vec<Dirty>, bool) {
         let blocks = self.id.layout.local_blocks();
-        let nearest = self
-            .map
-            .next_dirty(&self.cache, cursor, blocks, GATHER_BLOCKS_MAX);
-        let (nearest, everything) = nearest.await.unwrap_or_else(|why| {
-            self.fence(&why);
-            (Vec::new(), false)
-        });
+        let (nearest, everything) = loop {
+            let nearest = self
+                .map
+                .next_dirty(&self.cache, cursor, blocks, GATHER_BLOCKS_MAX);
+            match nearest.await {
+                Ok(nearest) => break nearest,
+                Err(error) => {
+                    if !self.is_mended(error).await {
+                        break (Vec::new(), false);
+                    }
+                }
+            }
+        };
         // Reclaim may have written some to the origin meanwhile: a short list is not proof that these are all.
         let mut found = Vec::with_capacity(nearest.len());
         for block in nearest {

@@ -633,6 +633,11 @@ fn process(families: &mut Families, live: &LiveReport) {
             "Pages of the index written to the cache device.",
             index.writes,
         );
+        families.counter(
+            "flaz_index_pages_rebuilt_total",
+            "Pages of the index that were damaged on the cache device, and rebuilt from the log.",
+            index.rebuilt,
+        );
     }
     families.add(
         Kind::Gauge,

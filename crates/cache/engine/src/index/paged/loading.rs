@@ -94,6 +94,42 @@ impl PagedIndex {
         Ok(())
     }
 
+    /// Whether a page is where it was when it was to be read.
+    fn is_away(&self, page: PageRead) -> bool {
+        let at = self.directory.find(page.first);
+        self.directory.first(at) == page.first && self.directory.place(at) == Place::Away(page.saved)
+    }
+
+    /// The blocks of a page that cannot be read, and the number of the last retirement. `None`: it is not wanted any more.
+    #[must_use]
+    pub fn lost_page(&self, page: PageRead) -> Option<(Range<LocalBlock>, u64)> {
+        let next = self.directory.next(self.directory.find(page.first));
+        let end = next.map_or(LocalBlock(u64::MAX), |next| self.directory.first(next));
+        let is_wanted = self.is_away(page) && !self.is_abandoned;
+        is_wanted.then(|| (page.first..end, self.retired.count()))
+    }
+
+    /// Replaces a page that cannot be read by one with its entries, in the order of their blocks, as they were at the retirement `checked`.
+    /// Since then, none of its blocks was stored or removed. Its slot is not used again. False: it is not wanted any more.
+    pub fn put_rebuilt(&mut self, page: PageRead, entries: &[(LocalBlock, Entry)], checked: u64) -> bool {
+        if self.lost_page(page).is_none() {
+            return false;
+        }
+        let PageRead { first, saved, .. } = page;
+        self.deltas.take(saved.slot);
+        self.rows.clear(saved.slot);
+        let frame = self.add_frame(Leaf::new(first), None, self.retired.count());
+        self.directory
+            .set_place(self.directory.find(first), Place::Frame(frame));
+        for (block, entry) in entries {
+            if self.retired.is_valid(entry.location(), checked) {
+                self.set(*block, entry.with_hits(0));
+            }
+        }
+        self.merge(self.directory.find(first));
+        true
+    }
+
     /// All changes of the page in this frame are on the device, or are being written.
     pub(super) fn set_stored(&mut self, number: u32) {
         let frame = self.frames[number as usize].as_mut().expect("it has a page");

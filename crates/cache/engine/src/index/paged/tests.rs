@@ -287,6 +287,35 @@ fn an_older_version_of_a_page_is_refused() {
 }
 
 #[test]
+fn a_rebuilt_page_lacks_what_has_left_meanwhile() {
+    let (mut index, mut device) = written();
+    let read = index.missing(LocalBlock(0)..LocalBlock(1))[0];
+    let (blocks, checked) = index.lost_page(read).expect("it is away");
+    let of_log: Vec<_> = (blocks.start.0..blocks.end.0)
+        .map(|n| (LocalBlock(n), far(n)))
+        .collect();
+    let region_of = |entry: Entry| (entry.location().offset() / (16 << 20)) as u32;
+    let freed = region_of(far(7));
+    let gone = (0..100 * PAGE_BLOCKS).filter(|n| region_of(far(*n)) == freed);
+    index.retire(freed, gone.count() as u32);
+    assert!(index.put_rebuilt(read, &of_log, checked));
+    for (block, entry) in &of_log {
+        let left = (region_of(*entry) != freed).then_some(*entry);
+        assert_eq!(index.get(*block), left, "{block:?}");
+    }
+    assert!(!index.put_rebuilt(read, &of_log, checked), "it is in memory");
+    // It is written elsewhere.
+    write_all(&mut index, &mut device);
+    for n in 0..100 * PAGE_BLOCKS {
+        load(&mut index, &mut device, LocalBlock(n));
+    }
+    let again = index.missing(LocalBlock(0)..LocalBlock(1))[0];
+    assert_ne!(again.slot(), read.slot());
+    load(&mut index, &mut device, LocalBlock(0));
+    assert_eq!(index.get(LocalBlock(7)), None);
+}
+
+#[test]
 fn a_page_that_changes_while_it_is_written_does_not_leave() {
     let (mut index, mut device) = written();
     load(&mut index, &mut device, LocalBlock(0));

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use flaz_device::IoBuf;
 
 use super::lsn::Lsn;
+use crate::format::summary::Summary;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{Location, Sequence};
@@ -72,10 +73,10 @@ impl Extent {
     }
 }
 
-/// The summary of a closed region.
-#[derive(Debug)]
+/// The progress of a summary's write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SummaryStage {
-    Queued { position: u64, buf: IoBuf },
+    Queued,
     Sent,
     Ended,
 }
@@ -90,12 +91,16 @@ pub(super) struct EndedRegion {
     /// The first extent of the region that did not reach the device, and its offset. Recovery finds later extents only
     /// through the summary, which it trusts once the region is full.
     pub(super) missing: Option<(Lsn, u32)>,
-    pub(super) summary: SummaryStage,
+    /// What was appended to it, missing extents included.
+    pub(super) contents: Summary,
+    /// Byte offset of the summary on the device, and its length.
+    pub(super) place: (u64, usize),
+    pub(super) stage: SummaryStage,
 }
 
 impl EndedRegion {
     fn is_ended(&self) -> bool {
-        matches!(self.summary, SummaryStage::Ended)
+        self.stage == SummaryStage::Ended
     }
 }
 
@@ -135,6 +140,11 @@ impl InFlight {
         self.extents.iter()
     }
 
+    /// The contents of the closed regions that are not in their rings yet.
+    pub(super) fn ended(&self) -> impl Iterator<Item = (u32, &Summary)> {
+        self.ended.iter().map(|ended| (ended.region, &ended.contents))
+    }
+
     pub(super) fn get(&self, lsn: Lsn) -> Option<&Extent> {
         self.extents.iter().find(|extent| extent.lsn == lsn)
     }
@@ -167,7 +177,7 @@ impl InFlight {
     /// Number of writes taken that have not ended.
     pub(super) fn taken(&self) -> usize {
         let taken = |extent: &&Extent| matches!(extent.stage, Stage::Taken | Stage::Sent);
-        let sent = |region: &&EndedRegion| matches!(region.summary, SummaryStage::Sent);
+        let sent = |region: &&EndedRegion| region.stage == SummaryStage::Sent;
         let opening = self.openings.iter().filter(|(_, sent)| *sent).count();
         opening + self.extents.iter().filter(taken).count() + self.ended.iter().filter(sent).count()
     }
@@ -195,16 +205,16 @@ impl InFlight {
                 bytes: None,
             });
         }
-        let ready = self.ended.iter().position(|ended| {
-            matches!(ended.summary, SummaryStage::Queued { .. }) && self.extents_of(ended.region) == 0
-        });
+        let ready = self
+            .ended
+            .iter()
+            .position(|ended| ended.stage == SummaryStage::Queued && self.extents_of(ended.region) == 0);
         if let Some(at) = ready {
             let ended = &mut self.ended[at];
-            let summary = std::mem::replace(&mut ended.summary, SummaryStage::Sent);
-            let SummaryStage::Queued { position, buf } = summary else {
-                unreachable!("it is queued");
-            };
-            let region = ended.region;
+            ended.stage = SummaryStage::Sent;
+            let (region, (position, len)) = (ended.region, ended.place);
+            let mut buf = IoBuf::new(len);
+            ended.contents.write(&mut buf);
             return Some(PendingWrite {
                 id: WriteId::Summary { region },
                 bytes: Some((position, buf)),
@@ -248,7 +258,7 @@ impl InFlight {
                 let ended = ended.rfind(|ended| ended.region == region);
                 let ended = ended.expect("a summary is of an ended region");
                 assert!(!ended.is_ended(), "a summary ends once");
-                ended.summary = SummaryStage::Ended;
+                ended.stage = SummaryStage::Ended;
             }
         }
     }

@@ -68,6 +68,18 @@ pub(super) struct Victim {
     pub(super) ring: Ring,
 }
 
+/// A region in use, for a reader of its records.
+#[derive(Debug)]
+pub(super) struct UsedRegion {
+    pub(super) number: u32,
+    /// As of a full region.
+    pub(super) entry: ManifestEntry,
+    /// Number of index entries that point here.
+    pub(super) live: u32,
+    /// Its extents and their packed records, if they are in memory.
+    pub(super) contents: Option<(Vec<SummaryExtent>, Vec<u64>)>,
+}
+
 /// The open extents that writers wait for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Awaited {
@@ -691,6 +703,18 @@ impl SegmentLog {
     /// Memory that grows with the cache (not the bounded buffers).
     pub(super) fn memory_bytes(&self) -> usize {
         self.state.borrow().memory_bytes()
+    }
+
+    // Reading all records.
+
+    /// The regions in use: those whose contents are given, and those that the device has.
+    pub(super) fn used_regions(&self) -> Vec<UsedRegion> {
+        self.state.borrow().used_regions()
+    }
+
+    /// The entry of a region with all that was appended to it. `None`: nothing there counts.
+    pub(super) fn whole_entry(&self, region: u32) -> Option<ManifestEntry> {
+        self.state.borrow().whole_entry(region)
     }
 
     // Restoring the state of an earlier opening.

@@ -15,8 +15,11 @@
 mod append;
 mod victim;
 
+use std::collections::BTreeMap;
+
 use flaz_device::IoBuf;
 
+use super::UsedRegion;
 use super::age::{Newest, Oldest};
 use super::in_flight::{InFlight, PendingWrite, Stage, WriteId};
 use super::lsn::{Lsn, Positions};
@@ -26,6 +29,7 @@ use super::regions::{FREE_REGIONS_RESERVED, Region, RegionState, Regions};
 use crate::format::extent::{ExtentHeader, FragmentIdentity, RECORD_BYTES, Record, header_copy_bytes};
 use crate::format::geometry::Geometry;
 use crate::format::layout::Layout;
+use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::SummaryExtent;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
@@ -77,6 +81,25 @@ struct OpenRegion {
     extents: Vec<SummaryExtent>,
     records: Vec<u64>,
     extent: Option<OpenExtent>,
+}
+
+impl OpenRegion {
+    /// All that was appended to it. Its open extent will get a higher sequence than all others have.
+    fn contents(&self, epoch: Epoch) -> (Vec<SummaryExtent>, Vec<u64>) {
+        let (mut extents, mut records) = (self.extents.clone(), self.records.clone());
+        if let Some(open) = &self.extent {
+            extents.push(SummaryExtent {
+                offset: open.offset,
+                len: open.used as u32,
+                sequence: Sequence(u64::MAX),
+                epoch,
+                record_count: open.records.len() as u16,
+                header_bytes: open.header_bytes as u16,
+            });
+            records.extend_from_slice(&open.records);
+        }
+        (extents, records)
+    }
 }
 
 /// Identity of the shard for what it writes.
@@ -423,6 +446,36 @@ impl State {
             .iter()
             .flatten()
             .map(|open| (open.number, &open.extents[..], &open.records[..]))
+    }
+
+    /// The entry of a region with all that was appended to it. `None`: nothing there counts.
+    pub(super) fn whole_entry(&self, number: u32) -> Option<ManifestEntry> {
+        let region = self.regions.get(number)?;
+        let is_emptied = self.reclaim.victim == Some(number) && self.reclaim.emptied;
+        (region.state != RegionState::Free && !is_emptied).then_some(ManifestEntry {
+            state: RegionUse::Full,
+            ring: region.ring,
+            generation: region.generation,
+            len: region.used,
+        })
+    }
+
+    /// The regions in use. The device may lack contents of those that are not in their rings: they are given.
+    pub(super) fn used_regions(&self) -> Vec<UsedRegion> {
+        let ended = self.in_flight.ended();
+        let ended = ended.map(|(number, all)| (number, (all.extents.clone(), all.records.clone())));
+        let open = self.open.iter().flatten();
+        let open = open.map(|open| (open.number, open.contents(self.identity.epoch)));
+        let mut in_memory: BTreeMap<_, _> = ended.chain(open).collect();
+        let used = (0..).zip(self.regions.iter()).filter_map(|(number, region)| {
+            Some(UsedRegion {
+                number,
+                entry: self.whole_entry(number)?,
+                live: region.live,
+                contents: in_memory.remove(&number),
+            })
+        });
+        used.collect()
     }
 
     /// Restores the regions of an earlier opening, and the first free sequence.

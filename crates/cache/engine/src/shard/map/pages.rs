@@ -5,6 +5,8 @@
 //!   and loads do not wait for each other's memory. The number of loads and [`STRIPE_BLOCKS`] limit these copies.
 //! - A page is read once at a time. A read that is dropped leaves nothing behind.
 //! - Only the task writes, one batch at a time: a dropped request cannot leave a write in flight to a slot that counts as free.
+//! - A page that is damaged stays so until it is rebuilt from the log, by the owner of both; its loads end with that error meanwhile. If it
+//!   is given up instead, or the device is fenced already, all pages that are not in memory are.
 //! - Nothing is written after a fence. Pages are read as long as dirty blocks are wanted and the device answers: see [`Pages::after_fence`].
 //!
 //! [`STRIPE_BLOCKS`]: crate::units::STRIPE_BLOCKS
@@ -15,7 +17,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::local::Notify;
+use flaz_device::local::{Notify, Permit, Semaphore};
 use flaz_device::{DeviceError, Env, IoBuf};
 use futures_util::future::join_all;
 
@@ -32,6 +34,18 @@ const FAILED_BATCHES_MAX: u32 = 4;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Times that a page is read before it counts as damaged.
 const READ_TRIES: u32 = 2;
+
+/// Pages that are rebuilt, at most. If more are damaged, reading the log once, at the next start, is better.
+const REBUILT_MAX: u32 = 64;
+
+/// Why pages could not be loaded.
+#[derive(Debug)]
+pub(in crate::shard) enum LoadError {
+    /// The device must be fenced, before the next await. The pages that are not in memory are never read again.
+    Failed(String),
+    /// This page is damaged, in words. It must be rebuilt, or else given up: see [`BlockMap`](super::BlockMap).
+    Damaged(PageRead, String),
+}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -51,6 +65,11 @@ pub(super) struct Pages {
     next_check: Cell<LocalBlock>,
     /// Why the device must be fenced.
     failure: RefCell<Option<String>>,
+    /// Pages that are damaged, and what is wrong, until they are rebuilt.
+    damaged: RefCell<Vec<(PageRead, String)>>,
+    /// One page is rebuilt at a time.
+    rebuilding: Semaphore,
+    rebuilt: Cell<u32>,
 }
 
 /// A page that was read, and its changes, if there are some on the device.
@@ -59,6 +78,10 @@ struct ReadPage {
     of: PageRead,
     bytes: IoBuf,
     changes: IoBuf,
+}
+
+fn unread_page(page: PageRead, why: &str) -> String {
+    format!("page {} of the index cannot be read: {why}", page.slot())
 }
 
 /// A slot that is being read.
@@ -84,6 +107,9 @@ impl Pages {
             failed_batches: Cell::new(0),
             next_check: Cell::new(LocalBlock(0)),
             failure: RefCell::default(),
+            damaged: RefCell::default(),
+            rebuilding: Semaphore::new(1),
+            rebuilt: Cell::new(0),
         })
     }
 
@@ -104,12 +130,12 @@ impl Pages {
     /// Brings the pages of `blocks` into memory.
     ///
     /// # Errors
-    /// Why the device must be fenced. The pages that are not in memory are never read again then.
+    /// [`LoadError`].
     pub(super) async fn load<P: Platform>(
         self: &Rc<Self>,
         io: &Rc<CacheIo<P>>,
         blocks: Range<LocalBlock>,
-    ) -> Result<(), String> {
+    ) -> Result<(), LoadError> {
         let mut read: Vec<ReadPage> = Vec::new();
         loop {
             if io.is_fenced() {
@@ -117,7 +143,7 @@ impl Pages {
             } else if let Some(why) = self.failure() {
                 // The caller looks its blocks up after an error, too.
                 self.index.borrow_mut().abandon();
-                return Err(why);
+                return Err(LoadError::Failed(why));
             }
             let pages = read.len().max(1);
             let has_room = self.index.borrow_mut().make_room(pages, !io.is_fenced());
@@ -132,9 +158,12 @@ impl Pages {
                 let mut index = self.index.borrow_mut();
                 for page in &read {
                     let put = index.put(page.of, &page.bytes, &page.changes);
-                    put.map_err(|why| self.fail(why))?;
+                    put.map_err(|why| LoadError::Failed(self.fail(why)))?;
                 }
                 return Ok(());
+            }
+            if !io.is_fenced() {
+                self.find_damaged(&unread)?;
             }
             let is_free = |page: &&PageRead| !self.reading.borrow().contains(&page.slot());
             let reads: Vec<_> = (unread.iter().filter(is_free))
@@ -147,17 +176,22 @@ impl Pages {
             for page in join_all(reads).await {
                 match page {
                     Ok(page) => read.extend(page),
-                    Err(why) => {
-                        self.index.borrow_mut().abandon();
-                        return Err(self.fail(why));
+                    Err(LoadError::Damaged(page, why)) if !io.is_fenced() => {
+                        self.damaged.borrow_mut().push((page, why.clone()));
+                        return Err(LoadError::Damaged(page, why));
                     }
+                    Err(error) => return Err(LoadError::Failed(self.give_up(error))),
                 }
             }
         }
     }
 
     /// Reads a page, and brings it into memory for all that wait for it. `None`: it is not wanted any more.
-    async fn read<P: Platform>(&self, io: &CacheIo<P>, page: PageRead) -> Result<Option<ReadPage>, String> {
+    async fn read<P: Platform>(
+        &self,
+        io: &CacheIo<P>,
+        page: PageRead,
+    ) -> Result<Option<ReadPage>, LoadError> {
         let is_new = self.reading.borrow_mut().insert(page.slot());
         assert!(is_new, "a page is read once at a time");
         let _reading = Reading(self, page.slot());
@@ -176,12 +210,53 @@ impl Pages {
                 Err(error) => {
                     why = error.to_string();
                     if io.note_error(&error).is_some() {
-                        break;
+                        return Err(LoadError::Failed(unread_page(page, &why)));
                     }
                 }
             }
         }
-        Err(format!("page {} of the index cannot be read: {why}", page.slot()))
+        Err(LoadError::Damaged(page, unread_page(page, &why)))
+    }
+
+    /// # Errors
+    /// One of these pages is damaged, as an earlier load has found.
+    fn find_damaged(&self, pages: &[PageRead]) -> Result<(), LoadError> {
+        let damaged = self.damaged.borrow();
+        match damaged.iter().find(|(page, _)| pages.contains(page)) {
+            Some((page, why)) => Err(LoadError::Damaged(*page, why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// The pages that are not in memory are never read again. Returns why.
+    pub(super) fn give_up(&self, error: LoadError) -> String {
+        self.index.borrow_mut().abandon();
+        match error {
+            LoadError::Failed(why) | LoadError::Damaged(_, why) => self.fail(why),
+        }
+    }
+
+    /// Waits until no other page is rebuilt.
+    pub(super) async fn turn_to_rebuild(&self) -> Permit<'_> {
+        self.rebuilding.acquire(1).await
+    }
+
+    /// Whether one more page may be rebuilt.
+    pub(super) fn may_rebuild(&self) -> bool {
+        self.rebuilt.get() < REBUILT_MAX
+    }
+
+    /// A page was rebuilt.
+    pub(super) fn note_rebuilt(&self, page: PageRead) {
+        self.rebuilt.set(self.rebuilt.get() + 1);
+        self.forget_damaged(page);
+    }
+
+    /// A damaged page was rebuilt, or is not wanted any more.
+    pub(super) fn forget_damaged(&self, page: PageRead) {
+        self.damaged
+            .borrow_mut()
+            .retain(|(other, _)| other.slot() != page.slot());
     }
 
     /// Reads a page and its changes, at once or, because a slot between them may be damaged, one after the other.
@@ -337,7 +412,7 @@ impl Pages {
         self: &Rc<Self>,
         io: &Rc<CacheIo<P>>,
         count: usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), LoadError> {
         for _ in 0..count {
             let at = self.next_check.get();
             self.load(io, at..LocalBlock(at.0 + 1)).await?;
@@ -358,7 +433,7 @@ impl Pages {
         from: LocalBlock,
         only_dirty: bool,
         mut visit: impl FnMut(LocalBlock, Entry) -> bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), LoadError> {
         let mut next = Some(from);
         while let Some(mut at) = next {
             if only_dirty {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::pages::Pages;
 use crate::format::layout::Layout;
-use crate::index::{Entry, Fragments, Index, PageImage, PagePlan, PagedIndex};
+use crate::index::{Entry, Fragments, Index, PageImage, PagePlan, PageRead, PagedIndex};
 use crate::units::LocalBlock;
 
 /// See the module's documentation.
@@ -142,6 +142,32 @@ impl Store {
             let counts = |fragments: Fragments| (fragments.bytes(), fragments.dirty_blocks());
             assert_eq!(pages.len(), table.len());
             assert_eq!(counts(pages.fragments()), counts(table.fragments()));
+        }
+    }
+
+    /// Replaces a page that cannot be read: see [`PagedIndex::put_rebuilt`].
+    pub(super) fn put_rebuilt(&self, page: PageRead, entries: &[(LocalBlock, Entry)], checked: u64) {
+        let pages = self.pages.as_ref().expect("a table has no pages");
+        let blocks = pages.index().borrow().lost_page(page);
+        let is_put = pages.index().borrow_mut().put_rebuilt(page, entries, checked);
+        if let Some((blocks, _)) = blocks.filter(|_| COMPARES && is_put) {
+            let (index, table) = (pages.index().borrow(), self.table.borrow());
+            let mut found = Vec::new();
+            let mut next = Some(blocks.start);
+            while let Some(from) = next.filter(|from| *from < blocks.end) {
+                let (entries, behind) = index.page_of(from);
+                found.extend(entries);
+                next = behind;
+            }
+            let mut expected: Vec<_> = table.iter().collect();
+            for entries in [&mut found, &mut expected] {
+                entries.retain(|(block, _)| blocks.contains(block));
+                entries.sort_unstable_by_key(|(block, _)| *block);
+                for (_, entry) in entries {
+                    *entry = entry.with_hits(0);
+                }
+            }
+            assert_eq!(found, expected, "the log and the table disagree");
         }
     }
 

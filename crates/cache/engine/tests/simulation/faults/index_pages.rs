@@ -82,7 +82,15 @@ fn pages_come_and_go() {
     }
 }
 
-/// All pages on the device are rotten at once.
+/// Each sector of the area has a wrong bit from now on.
+fn rot(world: &World) {
+    for sector in 0..world.geometry.index_bytes / 512 {
+        let at = world.geometry.index_offset() + sector * 512 + 40;
+        world.cache.flip_bit(at, 1);
+    }
+}
+
+/// All pages on the device are rotten at once: those that are used are rebuilt from the log. If that goes on, the device is fenced.
 #[test]
 fn damaged_pages_are_never_used() {
     for mode in ALL_MODES {
@@ -90,13 +98,15 @@ fn damaged_pages_are_never_used() {
         world.sim.block_on(async {
             let live = world.open().await;
             used(&live).await;
-            for sector in 0..world.geometry.index_bytes / 512 {
-                world
-                    .cache
-                    .flip_bit(world.geometry.index_offset() + sector * 512 + 40, 1);
+            rot(&world);
+            assert_eq!(right_or_refused(&live).await, 0, "{mode}");
+            let rebuilt = live.stats().counts.index_pages_rebuilt;
+            assert!(rebuilt > 10 && !live.failed(), "{mode}: {rebuilt} rebuilt");
+            for _ in 0..10 {
+                rot(&world);
+                right_or_refused(&live).await;
             }
-            right_or_refused(&live).await;
-            assert!(live.failed(), "{mode}: a page is damaged");
+            assert!(live.failed(), "{mode}: pages are damaged again and again");
             for block in (0..USED).step_by(7) {
                 let _ = live.try_write(block).await;
             }
@@ -106,6 +116,25 @@ fn damaged_pages_are_never_used() {
             // What was written past the cache is on the origin, and the dirty blocks are in the log.
             recovers(&world);
         }
+    }
+}
+
+/// A page cannot be read, and neither can a region of the log: the page cannot be rebuilt.
+#[test]
+fn a_page_is_not_rebuilt_from_a_part_of_the_log() {
+    for mode in ALL_MODES {
+        let world = world(2, mode);
+        world.sim.block_on(async {
+            let live = world.open().await;
+            used(&live).await;
+            used(&live).await;
+            let start = world.geometry.region_offset(0, 0);
+            let len = world.geometry.region_bytes as usize;
+            world.cache.poke(start, &vec![0; len]);
+            rot(&world);
+            right_or_refused(&live).await;
+            assert!(live.failed(), "{mode}: a region is gone");
+        });
     }
 }
 

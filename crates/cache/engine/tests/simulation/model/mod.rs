@@ -4,17 +4,21 @@
 
 mod by_name;
 mod expected;
+#[cfg(feature = "planted-bugs")]
+mod rotten_pages;
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
+use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::platform::{AnyDevice, Simulated, SimulatedVolume};
 use expected::{Model, some_data};
 use flaz_codec::CodecChoice;
-use flaz_device::IoBuf;
+use flaz_device::{Env, IoBuf};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Start, create};
-use flaz_engine::format::geometry::GeometryOptions;
+use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::router::CachedVolume;
 use flaz_engine::settings::{Mode, Settings};
@@ -22,8 +26,11 @@ use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::{IoError, Volume, segment_lens};
 use flaz_engine::write_budget::WriteBudget;
 use flaz_sim::{DiscardMode, DiskConfig, FaultRates, Rng, Sim, SimDisk, SimEnv, check_seeds};
+use futures_util::future::Either;
 
 const CLIENTS: u64 = 6;
+/// Bits of index pages that flip in a run.
+const ROTTEN_BITS: u64 = 40;
 const CODECS: [&str; 7] = ["lz4", "none", "zstd:1", "zlib:1", "lzo", "zstd:-3", "auto"];
 
 /// The parameters of one run.
@@ -39,6 +46,8 @@ struct Plan {
     cache_faults: FaultRates,
     /// The cache device damages data silently.
     damage: bool,
+    /// Bits of index pages flip while clients run.
+    pages_rot: bool,
     /// Whether clients change mode, codec and policy while they run.
     change_settings: bool,
     /// Blocks may be dirty, so requests fail if the cache device fails.
@@ -108,6 +117,7 @@ fn plan(seed: u64) -> Plan {
         origin_faults: FaultRates::default(),
         cache_faults: FaultRates::default(),
         damage: false,
+        pages_rot: false,
         change_settings: rng.below(3) == 0,
         write_back: true,
     }
@@ -354,7 +364,7 @@ async fn open_and_run(
     // A damaged superblock slot, index image or log is found, and the cache starts as warm as it still can.
     let damaged = match cache.start {
         Start::Cold => plan.damage || starts.contains(&Start::Recovered),
-        Start::Recovered => plan.damage,
+        Start::Recovered => plan.damage || plan.pages_rot,
         Start::Warm(_) | Start::Empty => false,
     };
     assert!(
@@ -390,7 +400,13 @@ async fn open_and_run(
     }
     let mut rng = Rng::new(plan.seed ^ 0xc11e);
     let clients = (0..CLIENTS).map(|_| Rc::clone(&run).client(rng.fork()));
-    futures_util::future::join_all(clients.collect::<Vec<_>>()).await;
+    let clients = futures_util::future::join_all(clients.collect::<Vec<_>>());
+    let geometry = run.cache.superblock().geometry;
+    let rot = pin!(rot(plan, env, geometry, disk));
+    match futures_util::future::select(clients, rot).await {
+        Either::Left(_) => {}
+        Either::Right(((), clients)) => drop(clients.await),
+    }
     run.read_all().await;
     let Ok(run) = Rc::try_unwrap(run) else {
         panic!("a client still runs")
@@ -413,6 +429,20 @@ async fn open_and_run(
         Err(_) => vec![Start::Recovered],
     };
     (run.model, stats, next)
+}
+
+/// Flips bits of index pages, if the plan says so. Ends when enough have flipped.
+async fn rot(plan: &Plan, env: &SimEnv, geometry: Geometry, disk: &SimDisk) {
+    if !plan.pages_rot {
+        return;
+    }
+    assert!(geometry.index_bytes > 0, "it has an area");
+    let mut rng = Rng::new(plan.seed ^ 0x0707);
+    for _ in 0..ROTTEN_BITS {
+        env.sleep(Duration::from_micros(rng.below(10_000))).await;
+        let at = geometry.index_offset() + rng.below(geometry.index_bytes);
+        disk.flip_bit(at, rng.below(8) as u8);
+    }
 }
 
 fn check_holdings(stats: &StatsSnapshot, plan: &Plan) {

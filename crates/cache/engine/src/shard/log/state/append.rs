@@ -265,17 +265,14 @@ impl State {
             extents: open.extents,
             records: open.records,
         };
-        let mut buf = IoBuf::new(len as usize);
-        summary.write(&mut buf);
         self.in_flight.push_ended(EndedRegion {
             region: open.number,
             ring,
             at: self.appended,
             missing: None,
-            summary: SummaryStage::Queued {
-                position: summary.position + layout.region_bytes - len,
-                buf,
-            },
+            place: (summary.position + layout.region_bytes - len, len as usize),
+            contents: summary,
+            stage: SummaryStage::Queued,
         });
     }
 

@@ -1,0 +1,183 @@
+//! Rebuilding an index page that is damaged from the log, while the cache is served.
+//!
+//! The records of all regions are read, as in a recovery, and of those of each block of the page the last one counts. Others use the
+//! cache meanwhile; those that need the page wait. The result is the page exactly as it was, because:
+//! - Blocks of the page are not stored, cleaned or removed while it is not in memory. So which of their records count is decided when the
+//!   rebuild begins: all later ones are tombstones of blocks that are not in the index.
+//! - Removed blocks without a newer record are known: they are stale, or were evacuated from the region that is being reclaimed. (The clean
+//!   blocks of a region whose reclaim a crash interrupted were left out by the recovery, so they do not count as live there.)
+//! - A region that is freed meanwhile loses all its entries, by its retirement. A newer record of a block is not lost before an older one.
+//! - Regions that are open, or closed and not complete on the device, have their records in memory: nothing is waited for that could wait
+//!   for the page.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use flaz_device::Env;
+use futures_util::stream::{StreamExt, iter};
+
+use super::log::UsedRegion;
+use super::map::LostPage;
+use super::recover_records::change_of;
+use super::region_reader::{Found, Guess, RegionContents, located, read_region};
+use super::{Platform, Shard};
+use crate::index::{Change, Entry, PageRead};
+use crate::planted::{PlantedBug, planted};
+use crate::stats::count;
+use crate::units::{LocalBlock, Location, Sequence};
+
+/// Regions read concurrently.
+const READS_MAX: usize = 8;
+
+/// The place of a record: the sequence of its extent, and its number there.
+type Order = (Sequence, usize);
+
+/// What the records of a block say.
+#[derive(Clone, Copy, Debug, Default)]
+struct Latest {
+    /// The last one that stores or drops it.
+    stored: Option<(Order, Option<Entry>)>,
+    /// The last one that cleans it.
+    cleaned: Option<Order>,
+}
+
+impl Latest {
+    fn add(&mut self, order: Order, change: Change) {
+        let entry = match change {
+            Change::Clean => {
+                self.cleaned = self.cleaned.max(Some(order));
+                return;
+            }
+            Change::Set(entry) => Some(entry),
+            Change::Drop => None,
+        };
+        if self.stored.is_none_or(|(before, _)| before < order) {
+            self.stored = Some((order, entry));
+        }
+    }
+
+    fn entry(&self) -> Option<Entry> {
+        let (order, entry) = self.stored?;
+        let is_clean = self.cleaned.is_some_and(|cleaned| cleaned > order);
+        entry.map(|entry| entry.with_dirty(entry.dirty() && !is_clean))
+    }
+}
+
+impl<P: Platform> Shard<P> {
+    /// Rebuilds an index page that is damaged: `what` is wrong. If it is not wanted any more, nothing happens.
+    ///
+    /// # Errors
+    /// Why it cannot be rebuilt, in words.
+    pub(super) async fn rebuild(&self, page: PageRead, what: &str) -> Result<(), String> {
+        let _turn = self.map.turn_to_rebuild().await;
+        let Some(lost) = self.map.lost_page(page)? else {
+            return Ok(());
+        };
+        let shard = self.id.number;
+        tracing::warn!(shard, "{what}; it is rebuilt from the log");
+        let regions = self.log.used_regions();
+        // By region: entries, and those of dirty blocks.
+        let counts: BTreeMap<u32, (u32, u32)> = (regions.iter())
+            .map(|region| (region.number, (region.live, self.map.dirty_in(region.number))))
+            .collect();
+        let latest = self.latest_records(regions, &lost).await?;
+        if self.cache.is_fenced() {
+            return Ok(());
+        }
+        let is_there = |entry: &Entry| {
+            if planted(PlantedBug::RebuiltFromLeft) {
+                return true;
+            }
+            let counts = counts.get(&self.log.region_of(entry.location()));
+            counts.is_some_and(|(live, dirty)| match entry.dirty() {
+                true => *dirty > 0,
+                false => live > dirty,
+            })
+        };
+        let entries = latest
+            .iter()
+            .filter_map(|(block, latest)| Some((*block, latest.entry()?)));
+        let entries = entries.filter(|(_, entry)| is_there(entry)).collect();
+        self.map.put_rebuilt(&lost, entries);
+        count(&self.stats.counters.index_pages_rebuilt, 1);
+        Ok(())
+    }
+
+    /// What the records of all regions say of the blocks of a page.
+    async fn latest_records(
+        &self,
+        regions: Vec<UsedRegion>,
+        lost: &LostPage,
+    ) -> Result<BTreeMap<LocalBlock, Latest>, String> {
+        let guess = &Guess::default();
+        let reads = regions
+            .into_iter()
+            .map(async |region| (region.number, self.contents_of_used(region, guess).await));
+        let (mut reads, mut latest) = (iter(reads).buffered(READS_MAX), BTreeMap::new());
+        while let Some((number, contents)) = reads.next().await {
+            if let Some(contents) = contents? {
+                self.add_records(number, &contents, &lost.blocks, &mut latest);
+            }
+            self.env.yield_now().await;
+        }
+        Ok(latest)
+    }
+
+    /// The contents of a region. `None`: it was freed meanwhile.
+    async fn contents_of_used(
+        &self,
+        region: UsedRegion,
+        guess: &Guess,
+    ) -> Result<Option<RegionContents>, String> {
+        let UsedRegion { number, entry, .. } = region;
+        if let Some((extents, records)) = region.contents {
+            if planted(PlantedBug::RebuiltFromDevice) {
+                return Ok(None);
+            }
+            return Ok(Some(RegionContents {
+                extents,
+                records,
+                ..RegionContents::default()
+            }));
+        }
+        let place = self.id.region(number);
+        let errors = &self.stats.counters.cache_read_errors;
+        let why = match read_region(self.cache.device(), &place, &entry, guess, errors).await {
+            Ok(Found::Contents(contents)) => return Ok(Some(contents)),
+            Ok(Found::Damaged(what)) => what,
+            Err(error) => format!("region {number}: {error}"),
+        };
+        match self.log.whole_entry(number) {
+            Some(now) if now == entry => Err(why),
+            _ => Ok(None),
+        }
+    }
+
+    fn add_records(
+        &self,
+        number: u32,
+        contents: &RegionContents,
+        blocks: &Range<LocalBlock>,
+        latest: &mut BTreeMap<LocalBlock, Latest>,
+    ) {
+        let base = u64::from(number) * self.id.layout.region_bytes;
+        for (extent, records) in contents.records_by_extent() {
+            let start = Location::at(base + u64::from(extent.offset));
+            for (nth, (record, at)) in located(extent, records).enumerate() {
+                let Some(change) = change_of(record, start.offset(), base + at) else {
+                    continue;
+                };
+                for block in record.blocks() {
+                    let (shard, local) = block.in_shard(self.id.layout.shard_count);
+                    let is_ours = block.0 < self.whole_blocks() && shard == self.id.number;
+                    if is_ours && blocks.contains(&local) {
+                        latest
+                            .entry(local)
+                            .or_default()
+                            .add((extent.sequence, nth), change);
+                    }
+                }
+            }
+        }
+    }
+}
