@@ -2,7 +2,8 @@
 //! these seven: so one write stores the changes of seven pages, and one read returns a page and its changes.
 //!
 //! ```text
-//! for each of the seven   length (2 bytes), changes (see `super::delta`), zeroes: a seventh of the page, rounded down
+//! for each of the seven   length (2 bytes), changes (see `super::delta`)
+//! then                    zeroes
 //! ```
 //!
 //! Invariants:
@@ -41,19 +42,26 @@ pub(super) fn row_of(slot: u32) -> (u32, usize) {
 /// The contents of a page of changes: those of each page of the row, or none.
 pub(super) type Parts = [Option<Vec<u8>>; ROW_PAGES];
 
-/// Most bytes of the changes of a page in a page of changes of so many bytes.
-pub(super) fn share(page_bytes: usize) -> usize {
-    page_bytes / ROW_PAGES - LEN_BYTES
+/// Most bytes of the changes of a page in a page of changes of so many bytes: twice its share, because few pages have as many.
+pub(super) fn most(page_bytes: usize) -> usize {
+    2 * page_bytes / ROW_PAGES
 }
 
-/// A page of changes.
+/// Bytes of a page of changes that changes can take.
+pub(super) fn room(page_bytes: usize) -> usize {
+    page_bytes - ROW_PAGES * LEN_BYTES
+}
+
+/// A page of changes that fit in its room.
 pub(super) fn to_bytes(parts: &Parts, page_bytes: usize) -> Vec<u8> {
-    let mut bytes = vec![0; page_bytes];
-    for (part, to) in parts.iter().zip(bytes.chunks_exact_mut(page_bytes / ROW_PAGES)) {
+    let mut bytes = Vec::with_capacity(page_bytes);
+    for part in parts {
         let part = part.as_deref().unwrap_or_default();
-        to[..LEN_BYTES].copy_from_slice(&(part.len() as u16).to_le_bytes());
-        to[LEN_BYTES..][..part.len()].copy_from_slice(part);
+        bytes.extend((part.len() as u16).to_le_bytes());
+        bytes.extend(part);
     }
+    assert!(bytes.len() <= page_bytes, "they fit");
+    bytes.resize(page_bytes, 0);
     bytes
 }
 
@@ -68,12 +76,19 @@ pub(super) fn part(bytes: &[u8], checksum: u32, at: usize) -> Result<&[u8], Stri
             "changes have checksum {computed:#010x}, expected {checksum:#010x}"
         ));
     }
-    let mut parts = bytes.chunks_exact(bytes.len().max(ROW_PAGES) / ROW_PAGES);
-    let part = parts.nth(at).and_then(|part| {
-        let (len, rest) = part.split_first_chunk::<LEN_BYTES>()?;
-        rest.get(..u16::from_le_bytes(*len).into())
-    });
-    part.ok_or_else(|| format!("{} bytes, expected changes of {ROW_PAGES} pages", bytes.len()))
+    let (mut part, mut rest) = (&bytes[..0], bytes);
+    for _ in 0..=at {
+        let next = rest.split_first_chunk::<LEN_BYTES>();
+        let next = next.and_then(|(len, rest)| rest.split_at_checked(u16::from_le_bytes(*len).into()));
+        let Some(next) = next else {
+            return Err(format!(
+                "{} bytes, expected changes of {ROW_PAGES} pages",
+                bytes.len()
+            ));
+        };
+        (part, rest) = next;
+    }
+    Ok(part)
 }
 
 /// Where the changes of a page are.
@@ -131,6 +146,11 @@ impl Rows {
     pub(super) fn can_write(&self, row: u32) -> bool {
         let is_writing = self.writing.iter().any(|(other, _)| *other == row);
         !self.has_failed && changes_slot(row) < self.slots && !is_writing
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Whether those of any row are.
@@ -240,9 +260,10 @@ mod tests {
     #[test]
     fn a_page_of_changes_reads_back() {
         for page_bytes in [512, 4096] {
-            let most = share(page_bytes);
+            let (most, room) = (most(page_bytes), room(page_bytes));
             let mut parts = Parts::default();
-            (parts[0], parts[2], parts[6]) = (Some(vec![1; most]), Some(vec![2, 3]), Some(vec![4; most]));
+            (parts[0], parts[2]) = (Some(vec![1; most]), Some(vec![2, 3]));
+            (parts[5], parts[6]) = (Some(vec![4; most]), Some(vec![5; room - 2 * most - 2]));
             let mut bytes = to_bytes(&parts, page_bytes);
             let checksum = crc32c::crc32c(&bytes);
             for (at, expected) in parts.iter().enumerate() {

@@ -16,14 +16,49 @@ use crate::units::LocalBlock;
 /// itself is written: that costs the same write, and leaves no changes.
 const OTHERS_SHARE: usize = 4;
 
+/// Where changes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// Those in memory of a page that is not, after those on the device.
+    Memory,
+    /// The page in the frame with this number.
+    Frame(u32),
+}
+
 /// The changes of a page in a write.
-enum Part {
-    /// Those of the page in the frame with this number.
-    Frame(u32, Vec<u8>),
-    /// Those that are in memory, or these and those on the device.
-    Moved(Vec<u8>),
+struct Content {
+    slot: u32,
     /// Those that are on the device, if there are some.
-    Kept(Option<Vec<u8>>),
+    old: Option<Vec<u8>>,
+    /// Those that replace them, if there are some.
+    new: Option<(Source, Vec<u8>)>,
+}
+
+impl Content {
+    fn len(&self) -> usize {
+        let new = self.new.as_ref().map(|(_, new)| new);
+        new.or(self.old.as_ref()).map_or(0, Vec::len)
+    }
+
+    fn is_from(&self, frame: u32) -> bool {
+        (self.new.as_ref()).is_some_and(|(source, _)| *source == Source::Frame(frame))
+    }
+
+    /// How soon it is left out if a page of changes has no room: that of a page in memory, which can be written as a whole instead, before
+    /// others, and the largest first.
+    fn goes_first(&self) -> Option<(bool, usize)> {
+        let (source, new) = self.new.as_ref()?;
+        Some((matches!(source, Source::Frame(_)), new.len()))
+    }
+}
+
+/// Leaves new changes out until all fit in so many bytes. (The old ones do.)
+fn fit(contents: &mut [Content], room: usize) {
+    while contents.iter().map(Content::len).sum::<usize>() > room {
+        let first = contents.iter_mut().max_by_key(|content| content.goes_first());
+        let gone = first.and_then(|content| content.new.take());
+        assert!(gone.is_some(), "the old ones fit");
+    }
 }
 
 impl PagedIndex {
@@ -48,8 +83,8 @@ impl PagedIndex {
 
     /// `None`: they do not fit in a page of changes.
     fn changes_of(&self, frame: &Frame, which: Which) -> Option<Vec<u8>> {
-        let share = rows::share(self.plan.page_bytes);
-        frame.touched.encode(which, &frame.leaf, frame.checked, share)
+        let most = rows::most(self.plan.page_bytes);
+        frame.touched.encode(which, &frame.leaf, frame.checked, most)
     }
 
     /// Begins to write the changes of a row, of which these frames leave memory.
@@ -67,70 +102,77 @@ impl PagedIndex {
         write
     }
 
-    /// Completes a write of changes. `old`: the contents of its slot. From now on, changes that were in memory are part of the write.
+    /// Completes a write of changes. `old`: the contents of its slot. From now on, changes that were in memory are part of the write. It stays
+    /// incomplete if nothing is to be written any more, or has room: then the pages themselves are to be written.
     ///
     /// # Errors
-    /// The contents are not those that were written last; what is wrong, in words. Then the write has failed.
+    /// The contents are not those that were written last; what is wrong, in words. The write stays incomplete.
     pub fn complete(&mut self, write: &mut PageWrite, old: &[u8]) -> Result<(), String> {
         let Written::Changes(row, frames) = &mut write.what else {
             return Ok(());
         };
-        let mut parts = Vec::new();
+        if !self.rows.can_write(*row) {
+            return Ok(());
+        }
+        let mut contents = Vec::new();
         for (at, slot) in rows::page_slots(*row).into_iter().enumerate() {
             let old = match self.rows.stored(slot) {
                 Stored::No => None,
                 Stored::Yes(checksum) => Some(rows::part(old, checksum, at)?.to_vec()),
                 Stored::Writing(_) => return Err("they are being written".into()),
             };
-            parts.push((slot, self.part(slot, frames, old)?));
+            let new = self.new_content(slot, frames, old.as_deref())?;
+            contents.push(Content { slot, old, new });
         }
-        let has_contents = |(_, part): &(u32, Part)| !matches!(part, Part::Kept(None));
-        if !self.rows.can_write(*row) || !parts.iter().any(has_contents) {
-            return Err("nothing is to be written any more".into());
+        fit(&mut contents, rows::room(self.plan.page_bytes));
+        if contents.iter().all(|content| content.new.is_none()) {
+            return Ok(());
         }
         let (row, begun) = (*row, std::mem::take(frames));
-        begun.iter().for_each(|written| self.end_frame(*written));
-        let mut contents = Parts::default();
-        for ((slot, part), to) in parts.into_iter().zip(&mut contents) {
-            *to = match part {
-                Part::Frame(number, all) => {
-                    frames.push(self.begin_frame(number));
-                    self.set_stored(number);
-                    Some(all)
+        for written in begun {
+            match contents.iter().any(|content| content.is_from(written.number)) {
+                true => {
+                    frames.push(self.begin_frame(written.number));
+                    self.set_stored(written.number);
                 }
-                Part::Moved(moved) => {
-                    self.deltas.take(slot);
-                    Some(moved)
-                }
-                Part::Kept(old) => old,
-            };
+                false => self.give_up_frame(written),
+            }
         }
-        write.bytes = rows::to_bytes(&contents, self.plan.page_bytes);
-        self.rows.begin_write(row, contents, &write.bytes);
+        let mut parts = Parts::default();
+        for (Content { slot, old, new }, part) in contents.into_iter().zip(&mut parts) {
+            if let Some((Source::Memory, _)) = new {
+                self.deltas.take(slot);
+            }
+            *part = new.map(|(_, new)| new).or(old);
+        }
+        write.bytes = rows::to_bytes(&parts, self.plan.page_bytes);
+        self.rows.begin_write(row, parts, &write.bytes);
         Ok(())
     }
 
-    /// The changes of the page in a slot, of which those on the device are `old`, in a write with these frames.
-    fn part(&self, slot: u32, frames: &[WrittenFrame], old: Option<Vec<u8>>) -> Result<Part, String> {
-        let leaving = frames.iter().map(|written| written.number);
-        for number in leaving.filter(|number| {
-            self.frames[*number as usize]
-                .as_ref()
-                .is_some_and(|frame| frame.slot() == Some(slot))
-        }) {
-            if let Some(all) = self.changes_of(self.frame(number), Which::All) {
-                return Ok(Part::Frame(number, all));
+    /// The changes of the page in a slot in a write with these frames, if they are not the `old` ones on the device.
+    fn new_content(
+        &self,
+        slot: u32,
+        frames: &[WrittenFrame],
+        old: Option<&[u8]>,
+    ) -> Result<Option<(Source, Vec<u8>)>, String> {
+        for WrittenFrame { number, id, .. } in frames {
+            let frame = self.frames[*number as usize].as_ref();
+            let frame = frame.filter(|frame| frame.id == *id && frame.slot() == Some(slot));
+            if let Some(all) = frame.and_then(|frame| self.changes_of(frame, Which::All)) {
+                return Ok(Some((Source::Frame(*number), all)));
             }
         }
-        let share = rows::share(self.plan.page_bytes);
-        let moved = match (&old, self.deltas.get(slot)) {
+        let most = rows::most(self.plan.page_bytes);
+        let moved = match (old, self.deltas.get(slot)) {
             (_, None) => None,
-            (Some(old), Some(_)) if planted(PlantedBug::MovedChangesLost) => Some(old.clone()),
-            (Some(old), Some(delta)) => self.joined(old, delta)?.encode(LocalBlock(0), share),
-            (None, Some(delta)) => Some(delta.to_vec()).filter(|delta| delta.len() <= share),
+            (Some(old), Some(_)) if planted(PlantedBug::MovedChangesLost) => Some(old.to_vec()),
+            (Some(old), Some(delta)) => self.joined(old, delta)?.encode(LocalBlock(0), most),
+            (None, Some(delta)) => Some(delta.to_vec()).filter(|delta| delta.len() <= most),
         };
         // Otherwise those in memory stay there.
-        Ok(moved.map_or(Part::Kept(old), Part::Moved))
+        Ok(moved.map(|moved| (Source::Memory, moved)))
     }
 
     /// Changes of a page, then later ones, as if it began with block 0.
@@ -139,21 +181,17 @@ impl PagedIndex {
         Ok(changes.then(Delta::decode(later, LocalBlock(0))?, &self.retired))
     }
 
-    /// The frame of a write is not written any more.
-    fn end_frame(&mut self, written: WrittenFrame) {
+    /// A frame is not part of a write of changes any more: its page is written as a whole instead.
+    fn give_up_frame(&mut self, written: WrittenFrame) {
         if let Some(frame) = self.frame_of_write(written) {
             frame.is_writing = false;
+            self.touch_all(written.number);
         }
     }
 
     /// A write of changes could not be completed: the pages are written instead.
     pub(super) fn give_up_changes(&mut self, frames: &[WrittenFrame]) {
-        for written in frames {
-            if let Some(frame) = self.frame_of_write(*written) {
-                frame.is_writing = false;
-                self.touch_all(written.number);
-            }
-        }
+        frames.iter().for_each(|written| self.give_up_frame(*written));
     }
 
     /// A write of changes has ended.

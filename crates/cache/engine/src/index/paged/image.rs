@@ -23,6 +23,7 @@ use super::super::delta::{DELTA_BYTES_MAX, Delta, Deltas};
 use super::super::directory::Directory;
 use super::super::entry::Place as Site;
 use super::super::leaf::aligned;
+use super::super::slots::ROW_SLOTS;
 use super::{
     Entry, Fragments, HitBits, Leaf, PAGE_BYTES, PagePlan, PagedIndex, Place, Retired, Rows, STAMP_BYTES,
     Saved, Slots, Stored, others_name, rows,
@@ -95,10 +96,11 @@ impl PageImage {
         HEAD_BYTES as u64 + regions * (8 + bits) + slots * each as u64 + changes
     }
 
-    /// Most bytes of the changes of all pages of a shard.
+    /// Most bytes of the changes of all pages of a shard: those of a row fit in a page.
     #[must_use]
     pub fn changes_max(geometry: &Geometry) -> u64 {
-        geometry.shard_index_len() / PAGE_BYTES as u64 * rows::share(PAGE_BYTES) as u64
+        let row = u64::from(ROW_SLOTS) * PAGE_BYTES as u64;
+        geometry.shard_index_len().div_ceil(row) * PAGE_BYTES as u64
     }
 
     /// Parses the image of a shard's index, whose checksum is right.
@@ -233,7 +235,7 @@ impl PageImage {
             let end = self.pages.get(number as usize + 1).map(|(first, _)| *first);
             let most = match self.rows.stored(saved.slot) {
                 Stored::No => DELTA_BYTES_MAX,
-                _ => rows::share(self.page_bytes),
+                _ => rows::most(self.page_bytes),
             };
             let fits = bytes.len() <= most && delta.checked <= self.retired.count();
             if !fits || end.is_some_and(|end| delta.last() >= Some(end)) {

@@ -112,8 +112,9 @@ impl PagedIndex {
     fn delta(&self, number: u32, slot: u32) -> Option<Vec<u8>> {
         let free = self.deltas_room().saturating_sub(self.deltas.memory_bytes());
         let of_row = ROW_PAGES * DELTA_FREE * free / self.directory.len();
+        let of_row = of_row.min(rows::room(self.plan.page_bytes));
         let most = of_row.saturating_sub(self.row_bytes(rows::row_of(slot).0));
-        let most = most.min(free).min(rows::share(self.plan.page_bytes));
+        let most = most.min(free).min(rows::most(self.plan.page_bytes));
         let frame = self.frame(number);
         let touched = &frame.touched;
         touched.encode(Which::Recent, &frame.leaf, frame.checked, most)

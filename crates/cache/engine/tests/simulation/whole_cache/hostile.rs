@@ -80,8 +80,12 @@ fn absurd_superblocks_are_refused() {
         |n: u64| n.to_le_bytes().to_vec(),
     );
     let cases = [
-        (8, u32s(7), "made by an older flaz (format 7, this program has 8)"),
-        (8, u32s(9), "made by a newer flaz (format 9, this program has 8)"),
+        (8, u32s(8), "made by an older flaz (format 8, this program has 9)"),
+        (
+            8,
+            u32s(10),
+            "made by a newer flaz (format 10, this program has 9)",
+        ),
         (16, u64s(4), "features"),
         (40, u64s(u64::MAX), "generation"),
         (56, u64s(1 << 20), "device size"),
