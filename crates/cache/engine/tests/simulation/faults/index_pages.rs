@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use flaz_device::DeviceOp;
+use flaz_engine::format::manifest::{ManifestEntry, RegionUse};
 use flaz_engine::planted::page_index;
+use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Mode;
 use flaz_engine::volume::{IoError, Volume};
-use flaz_sim::DiskConfig;
+use flaz_sim::{DiskConfig, EventStage};
 
 use super::growth::ALL_MODES;
-use super::world::{Live, World};
+use super::world::{BLOCKS, Left, Live, World};
 
 /// Blocks that are used. Their pages do not fit in memory.
 const USED: u64 = 300;
@@ -117,6 +119,65 @@ fn damaged_pages_are_never_used() {
             recovers(&world);
         }
     }
+}
+
+/// The power fails at each event of some reclaims. The next start finds one unfinished, and then pages are damaged.
+#[test]
+fn pages_are_rebuilt_after_a_reclaim_that_was_cut_short() {
+    page_index(true);
+    for mode in ALL_MODES {
+        let world = World::sized(7, mode, (192 << 10) + 10 * (128 << 10));
+        world.policy.set(PolicyKind::S3Fifo);
+        let (moments, before) = world.sim.block_on(async {
+            let live = world.open().await;
+            used(&live).await;
+            live.volume.flush().await.expect("the devices are well");
+            let (moments, versions) = (world.watch(), world.versions.borrow().clone());
+            let before = live.stats().counts.regions_reclaimed;
+            let mut block = USED;
+            while live.stats().counts.regions_reclaimed < before + 4 {
+                live.warm(block % BLOCKS..block % BLOCKS + 32).await;
+                for block in (0..USED).step_by(11) {
+                    live.write(block).await;
+                }
+                block += 32;
+            }
+            (moments, versions)
+        });
+        let (mut states, mut unfinished, mut rebuilt) = (0, 0, 0);
+        for moment in moments.take() {
+            let changes = matches!(moment.op, DeviceOp::Write | DeviceOp::Discard)
+                && moment.stage == EventStage::Completed;
+            if !moment.on_cache || !changes || moment.number % 5 > 0 {
+                continue;
+            }
+            for left in Left::ALL {
+                let next = world.boot(moment.number, moment.kill(left, Left::Everything));
+                let manifest = next.manifest(&next.cache.snapshot());
+                let is_reclaiming = |entry: &ManifestEntry| entry.state == RegionUse::Reclaiming;
+                unfinished += u64::from(manifest.iter().any(is_reclaiming));
+                next.sim.block_on(async {
+                    let live = next.open().await;
+                    for _ in 0..2 {
+                        rot(&next);
+                        for block in 0..USED {
+                            let version = live.try_read(block).await.expect("no block is lost");
+                            let least = before.get(&block).copied().unwrap_or(0);
+                            assert!(version >= least, "block {block} is stale");
+                        }
+                    }
+                    assert!(!live.failed());
+                    rebuilt += live.stats().counts.index_pages_rebuilt;
+                });
+                states += 1;
+            }
+        }
+        assert!(
+            states > 20 && unfinished > 3 && rebuilt > 100,
+            "{mode}: {states}, {unfinished}, {rebuilt}"
+        );
+    }
+    page_index(false);
 }
 
 /// A page cannot be read, and neither can a region of the log: the page cannot be rebuilt.
