@@ -242,6 +242,8 @@ pub struct PagedIndex {
     slots: Slots,
     hits: HitBits,
     retired: Retired,
+    /// The slot of the page that is being rebuilt, as long as that page has not been in memory since.
+    rebuilt_slot: Option<u32>,
     ids: u64,
     len: usize,
     fragments: Fragments,
@@ -269,6 +271,7 @@ impl PagedIndex {
             slots: Slots::new(plan.slots),
             hits: HitBits::new(plan.region_bytes),
             retired: Retired::new(plan.region_bytes),
+            rebuilt_slot: None,
             ids: 0,
             len: 0,
             fragments: Fragments::default(),

@@ -59,7 +59,9 @@ pub(super) struct LostPage {
     /// The number of the last retirement of a region.
     checked: u64,
     /// Blocks that are not in the index, though the log may have records of them.
-    gone: BTreeSet<LocalBlock>,
+    stale: BTreeSet<LocalBlock>,
+    /// The same, if their last record is in the region that is being reclaimed.
+    pub(super) evacuated: BTreeSet<LocalBlock>,
 }
 
 /// Records that are not stable yet.
@@ -486,33 +488,32 @@ impl BlockMap {
         self.pages().turn_to_rebuild().await
     }
 
-    /// What is known of a page that is damaged. `None`: it is not wanted any more.
+    /// What is known of a damaged page that is about to be rebuilt. `None`: it is not wanted any more.
     ///
     /// # Errors
     /// Too many were rebuilt.
-    pub(super) fn lost_page(&self, page: PageRead) -> Result<Option<LostPage>, String> {
+    pub(super) fn begin_rebuild(&self, page: PageRead) -> Result<Option<LostPage>, String> {
         let pages = self.pages();
-        let Some((blocks, checked)) = pages.index().borrow().lost_page(page) else {
+        let Some((blocks, checked)) = pages.index().borrow_mut().begin_rebuild(page) else {
             pages.forget_damaged(page);
             return Ok(None);
         };
         if !pages.may_rebuild() {
             return Err("many others were damaged".into());
         }
-        let gone = self.gone_in(&blocks);
+        let evacuated = self.evacuated.borrow();
         Ok(Some(LostPage {
             page,
+            stale: self.stale_in(&blocks),
+            evacuated: evacuated.range(blocks.clone()).copied().collect(),
             blocks,
             checked,
-            gone,
         }))
     }
 
-    /// Blocks that are not in the index, though the log may have records of them.
-    fn gone_in(&self, blocks: &Range<LocalBlock>) -> BTreeSet<LocalBlock> {
-        let (stale, evacuated) = (self.stale.borrow(), self.evacuated.borrow());
-        let stale = stale.range(blocks.clone()).map(|(block, _)| *block);
-        stale.chain(evacuated.range(blocks.clone()).copied()).collect()
+    fn stale_in(&self, blocks: &Range<LocalBlock>) -> BTreeSet<LocalBlock> {
+        let stale = self.stale.borrow();
+        stale.range(blocks.clone()).map(|(block, _)| *block).collect()
     }
 
     /// Number of dirty blocks in a region.
@@ -520,14 +521,18 @@ impl BlockMap {
         self.pages().index().borrow().dirty_in(region)
     }
 
-    /// Replaces a page that is damaged. `entries`: as the log has them, in the order of their blocks.
-    pub(super) fn put_rebuilt(&self, lost: &LostPage, mut entries: Vec<(LocalBlock, Entry)>) {
-        let gone = self.gone_in(&lost.blocks);
+    /// Replaces a page that is damaged. `entries`: as the log has them, in the order of their blocks. False: it is not wanted any more.
+    pub(super) fn put_rebuilt(&self, lost: &LostPage, mut entries: Vec<(LocalBlock, Entry)>) -> bool {
+        let stale = self.stale_in(&lost.blocks);
         if !planted(PlantedBug::RebuiltWithRemoved) {
-            entries.retain(|(block, _)| !lost.gone.contains(block) && !gone.contains(block));
+            entries.retain(|(block, _)| !lost.stale.contains(block) && !stale.contains(block));
         }
-        self.index.put_rebuilt(lost.page, &entries, lost.checked);
-        self.pages().note_rebuilt(lost.page);
+        let is_put = self.index.put_rebuilt(lost.page, &entries, lost.checked);
+        match is_put {
+            true => self.pages().note_rebuilt(lost.page),
+            false => self.pages().forget_damaged(lost.page),
+        }
+        is_put
     }
 
     // All blocks.

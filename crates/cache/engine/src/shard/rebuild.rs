@@ -3,9 +3,11 @@
 //! The records of all regions are read, as in a recovery, and of those of each block of the page the last one counts. Others use the
 //! cache meanwhile; those that need the page wait. The result is the page exactly as it was, because:
 //! - Blocks of the page are not stored, cleaned or removed while it is not in memory. So which of their records count is decided when the
-//!   rebuild begins: all later ones are tombstones of blocks that are not in the index.
-//! - Removed blocks without a newer record are known: they are stale, or were evacuated from the region that is being reclaimed. (The clean
-//!   blocks of a region whose reclaim a crash interrupted were left out by the recovery, so they do not count as live there.)
+//!   rebuild begins: all later ones are tombstones of blocks that are not in the index. If the page gets into memory meanwhile, because a
+//!   later read succeeds, the rebuild has no effect.
+//! - Removed blocks without a newer record are known: they are stale, or were evacuated from the region that is being reclaimed. A recovery
+//!   also leaves out clean blocks of a region whose reclaim a crash has interrupted, and which these were is not known: until that reclaim
+//!   is finished, no page is rebuilt.
 //! - A region that is freed meanwhile loses all its entries, by its retirement. A newer record of a block is not lost before an older one.
 //! - Regions that are open, or closed and not complete on the device, have their records in memory: nothing is waited for that could wait
 //!   for the page.
@@ -28,6 +30,9 @@ use crate::units::{LocalBlock, Location, Sequence};
 
 /// Regions read concurrently.
 const READS_MAX: usize = 8;
+/// Most blocks of a page that the log may have records of, to bound the memory. A page has a few thousand entries at most, but tombstones
+/// of many more blocks may be in the log after a large trim.
+const BLOCKS_MAX: usize = 64 << 10;
 
 /// The place of a record: the sequence of its extent, and its number there.
 type Order = (Sequence, usize);
@@ -70,9 +75,12 @@ impl<P: Platform> Shard<P> {
     /// Why it cannot be rebuilt, in words.
     pub(super) async fn rebuild(&self, page: PageRead, what: &str) -> Result<(), String> {
         let _turn = self.map.turn_to_rebuild().await;
-        let Some(lost) = self.map.lost_page(page)? else {
+        let Some(lost) = self.map.begin_rebuild(page)? else {
             return Ok(());
         };
+        if self.reclaimer.unfinished().is_some() {
+            return Err("a reclaim that was interrupted is not finished".into());
+        }
         let shard = self.id.number;
         tracing::warn!(shard, "{what}; it is rebuilt from the log");
         let regions = self.log.used_regions();
@@ -80,26 +88,31 @@ impl<P: Platform> Shard<P> {
         let counts: BTreeMap<u32, (u32, u32)> = (regions.iter())
             .map(|region| (region.number, (region.live, self.map.dirty_in(region.number))))
             .collect();
+        let victim = self.log.victim();
         let latest = self.latest_records(regions, &lost).await?;
         if self.cache.is_fenced() {
             return Ok(());
         }
-        let is_there = |entry: &Entry| {
+        let is_there = |(block, entry): &(LocalBlock, Entry)| {
             if planted(PlantedBug::RebuiltFromLeft) {
                 return true;
             }
-            let counts = counts.get(&self.log.region_of(entry.location()));
-            counts.is_some_and(|(live, dirty)| match entry.dirty() {
-                true => *dirty > 0,
-                false => live > dirty,
-            })
+            let region = self.log.region_of(entry.location());
+            if victim == Some(region) && lost.evacuated.contains(block) {
+                return false;
+            }
+            counts
+                .get(&region)
+                .is_some_and(|(live, dirty)| match entry.dirty() {
+                    true => *dirty > 0,
+                    false => live > dirty,
+                })
         };
         let entries = latest
             .iter()
             .filter_map(|(block, latest)| Some((*block, latest.entry()?)));
-        let entries = entries.filter(|(_, entry)| is_there(entry)).collect();
-        self.map.put_rebuilt(&lost, entries);
-        count(&self.stats.counters.index_pages_rebuilt, 1);
+        let is_put = self.map.put_rebuilt(&lost, entries.filter(is_there).collect());
+        count(&self.stats.counters.index_pages_rebuilt, is_put.into());
         Ok(())
     }
 
@@ -117,6 +130,11 @@ impl<P: Platform> Shard<P> {
         while let Some((number, contents)) = reads.next().await {
             if let Some(contents) = contents? {
                 self.add_records(number, &contents, &lost.blocks, &mut latest);
+            }
+            if latest.len() > BLOCKS_MAX {
+                return Err(format!(
+                    "the log has records of more than {BLOCKS_MAX} blocks of it"
+                ));
             }
             self.env.yield_now().await;
         }
@@ -179,5 +197,90 @@ impl<P: Platform> Shard<P> {
                 }
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "planted-bugs"))]
+mod tests {
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use flaz_device::Env;
+
+    use crate::format::geometry::GeometryOptions;
+    use crate::planted::page_index;
+    use crate::policy::Ring;
+    use crate::shard::Shard;
+    use crate::shard::log::{Append, Class, Copies};
+    use crate::shard::simulated::{Disks, Simulated};
+    use crate::units::{BlockNumber, LocalBlock};
+
+    /// Stores a block in main.
+    async fn store(shard: &Rc<Shard<Simulated>>, block: u64, value: u8, dirty: bool) {
+        if dirty {
+            shard.writeback.note_dirty_record();
+        }
+        shard.load_page(LocalBlock(block)).await;
+        let what = Append::SameFilled { value, dirty };
+        let appended = shard
+            .log
+            .append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
+        let entry = appended.expect("there is room").entry.with_dirty(dirty);
+        shard.map.install(&shard.log, LocalBlock(block), entry);
+    }
+
+    async fn close(shard: &Rc<Shard<Simulated>>) {
+        shard.log.close_regions();
+        assert!(shard.make_log_stable().await);
+    }
+
+    /// A recovery leaves clean blocks out of the region that was being reclaimed, and then a dirty block there becomes clean, too.
+    #[test]
+    fn what_a_recovery_left_out_does_not_come_back() {
+        page_index(true);
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
+        disks.sim.block_on(async {
+            let first = disks.shard(1);
+            for block in (0..200).step_by(10) {
+                store(&first, block, 1, false).await;
+            }
+            store(&first, 5, 2, true).await;
+            close(&first).await;
+            for block in (0..200).filter(|block| block % 10 > 0 && *block != 5) {
+                store(&first, block, 3, false).await;
+            }
+            close(&first).await;
+            let victim = first.log.take_oldest(Ring::Main).expect("one is full");
+            let regions = [victim.region];
+            let told = first
+                .log
+                .write_manifest(&first.cache, &regions, Copies::BothStable);
+            told.await.expect("the device is well");
+            first.pages_written().await;
+        });
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            second.start();
+            disks.env.sleep(Duration::from_secs(60)).await;
+            assert_eq!(second.dirty_blocks(), 0, "the block is clean");
+            assert!(second.reclaimer.unfinished().is_some(), "space is not needed");
+            for block in 0..200 {
+                second.load_page(LocalBlock(block)).await;
+            }
+            second.pages_written().await;
+            let geometry = disks.geometry;
+            for sector in 0..geometry.index_bytes / 512 {
+                disks
+                    .cache
+                    .flip_bit(geometry.index_offset() + sector * 512 + 40, 1);
+            }
+            for block in (0..200).step_by(10) {
+                second.load_page(LocalBlock(block)).await;
+                assert_eq!(second.map.lookup(LocalBlock(block)), None, "block {block}");
+            }
+            assert!(second.is_fenced(), "nothing is rebuilt yet");
+        });
+        page_index(false);
     }
 }

@@ -7,7 +7,7 @@
 //! - *Manifest.* Only regions of the free list are given back. A region enters it when the manifest says, stable, that it is free
 //!   (`free_region`), or at a start that found it free. On a fenced device the manifest may not say so, and nothing is given back.
 //! - *Index image.* It lies in free regions, and is valid only after a clean stop. While a shard runs, the superblock says *open*.
-//! - *Index.* A free region has no entries and no readers, by assertion.
+//! - *Index.* A free region has no entries and no readers, by assertion. (A rebuild of an index page may read one, and then ignores it.)
 //! - *Writes.* A region is reclaimed after all its writes have ended, and given back after its discard has. One that has not ended in
 //!   time fences the device.
 //!

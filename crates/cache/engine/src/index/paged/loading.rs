@@ -73,6 +73,7 @@ impl PagedIndex {
             Stored::Yes(checksum) => Some(rows::part(changes, checksum, rows::row_of(saved.slot).1)?),
         };
         let stored = stored.map(|stored| Delta::decode(stored, first)).transpose()?;
+        self.rebuilt_slot.take_if(|slot| *slot == saved.slot);
         let frame = self.add_frame(leaf, Some(saved), checked);
         let at = self.directory.find(first);
         self.directory.set_place(at, Place::Frame(frame));
@@ -100,19 +101,28 @@ impl PagedIndex {
         self.directory.first(at) == page.first && self.directory.place(at) == Place::Away(page.saved)
     }
 
-    /// The blocks of a page that cannot be read, and the number of the last retirement. `None`: it is not wanted any more.
+    /// Begins to rebuild a page that cannot be read, the only one: its blocks, and the number of the last retirement. `None`: it is not
+    /// wanted any more.
+    pub fn begin_rebuild(&mut self, page: PageRead) -> Option<(Range<LocalBlock>, u64)> {
+        let blocks = self.lost_blocks(page)?;
+        self.rebuilt_slot = Some(page.slot());
+        Some((blocks, self.retired.count()))
+    }
+
+    /// The blocks of a page that cannot be read. `None`: it is not wanted any more.
     #[must_use]
-    pub fn lost_page(&self, page: PageRead) -> Option<(Range<LocalBlock>, u64)> {
+    pub fn lost_blocks(&self, page: PageRead) -> Option<Range<LocalBlock>> {
         let next = self.directory.next(self.directory.find(page.first));
         let end = next.map_or(LocalBlock(u64::MAX), |next| self.directory.first(next));
         let is_wanted = self.is_away(page) && !self.is_abandoned;
-        is_wanted.then(|| (page.first..end, self.retired.count()))
+        is_wanted.then_some(page.first..end)
     }
 
-    /// Replaces a page that cannot be read by one with its entries, in the order of their blocks, as they were at the retirement `checked`.
-    /// Since then, none of its blocks was stored or removed. Its slot is not used again. False: it is not wanted any more.
+    /// Replaces a page that cannot be read by one with its entries, in the order of their blocks, as they were when the rebuild began, at the
+    /// retirement `checked`. Its slot is not used again. False: it is not wanted any more, or its blocks may have changed, because it has
+    /// been in memory since: a later read has succeeded.
     pub fn put_rebuilt(&mut self, page: PageRead, entries: &[(LocalBlock, Entry)], checked: u64) -> bool {
-        if self.lost_page(page).is_none() {
+        if self.rebuilt_slot.take() != Some(page.slot()) || self.lost_blocks(page).is_none() {
             return false;
         }
         let PageRead { first, saved, .. } = page;

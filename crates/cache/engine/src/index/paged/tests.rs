@@ -301,7 +301,7 @@ fn an_older_version_of_a_page_is_refused() {
 fn a_rebuilt_page_lacks_what_has_left_meanwhile() {
     let (mut index, mut device) = written();
     let read = index.missing(LocalBlock(0)..LocalBlock(1))[0];
-    let (blocks, checked) = index.lost_page(read).expect("it is away");
+    let (blocks, checked) = index.begin_rebuild(read).expect("it is away");
     let of_log: Vec<_> = (blocks.start.0..blocks.end.0)
         .map(|n| (LocalBlock(n), far(n)))
         .collect();
@@ -314,7 +314,7 @@ fn a_rebuilt_page_lacks_what_has_left_meanwhile() {
         let left = (region_of(*entry) != freed).then_some(*entry);
         assert_eq!(index.get(*block), left, "{block:?}");
     }
-    assert!(!index.put_rebuilt(read, &of_log, checked), "it is in memory");
+    assert!(index.begin_rebuild(read).is_none(), "it is in memory");
     // It is written elsewhere.
     write_all(&mut index, &mut device);
     for n in 0..100 * PAGE_BLOCKS {
@@ -324,6 +324,32 @@ fn a_rebuilt_page_lacks_what_has_left_meanwhile() {
     assert_ne!(again.slot(), read.slot());
     load(&mut index, &mut device, LocalBlock(0));
     assert_eq!(index.get(LocalBlock(7)), None);
+}
+
+/// A later read of a damaged page succeeds, and a block is stored there before the rebuild ends. In its slot, the page is as it was.
+#[test]
+fn a_page_that_was_in_memory_is_not_rebuilt() {
+    let (mut index, mut device) = written();
+    index.set_memory(1 << 20, 1 << 20);
+    let read = index.missing(LocalBlock(0)..LocalBlock(1))[0];
+    let (blocks, checked) = index.begin_rebuild(read).expect("it is away");
+    let of_log: Vec<_> = (blocks.start.0..blocks.end.0)
+        .map(|n| (LocalBlock(n), far(n)))
+        .collect();
+    load(&mut index, &mut device, LocalBlock(0));
+    index.insert(LocalBlock(7), far(1 << 20));
+    for n in 1..100 {
+        load(&mut index, &mut device, LocalBlock(n * PAGE_BLOCKS + 100));
+    }
+    index.set_memory(0, 1 << 20);
+    for n in 1..100 {
+        load(&mut index, &mut device, LocalBlock(n * PAGE_BLOCKS + 100));
+    }
+    let again = index.missing(LocalBlock(0)..LocalBlock(1))[0];
+    assert_eq!(again, read, "only its change is in memory");
+    assert!(!index.put_rebuilt(read, &of_log, checked));
+    load(&mut index, &mut device, LocalBlock(0));
+    assert_eq!(index.get(LocalBlock(7)), Some(far(1 << 20)));
 }
 
 #[test]

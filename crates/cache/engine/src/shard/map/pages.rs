@@ -176,10 +176,7 @@ impl Pages {
             for page in join_all(reads).await {
                 match page {
                     Ok(page) => read.extend(page),
-                    Err(LoadError::Damaged(page, why)) if !io.is_fenced() => {
-                        self.damaged.borrow_mut().push((page, why.clone()));
-                        return Err(LoadError::Damaged(page, why));
-                    }
+                    Err(error @ LoadError::Damaged(..)) if !io.is_fenced() => return Err(error),
                     Err(error) => return Err(LoadError::Failed(self.give_up(error))),
                 }
             }
@@ -215,14 +212,20 @@ impl Pages {
                 }
             }
         }
-        Err(LoadError::Damaged(page, unread_page(page, &why)))
+        let why = unread_page(page, &why);
+        // Before others that wait for it read it again.
+        self.damaged.borrow_mut().push((page, why.clone()));
+        Err(LoadError::Damaged(page, why))
     }
 
     /// # Errors
     /// One of these pages is damaged, as an earlier load has found.
     fn find_damaged(&self, pages: &[PageRead]) -> Result<(), LoadError> {
         let damaged = self.damaged.borrow();
-        match damaged.iter().find(|(page, _)| pages.contains(page)) {
+        match damaged
+            .iter()
+            .find(|(page, _)| pages.iter().any(|other| other.slot() == page.slot()))
+        {
             Some((page, why)) => Err(LoadError::Damaged(*page, why.clone())),
             None => Ok(()),
         }

@@ -146,11 +146,11 @@ impl Store {
     }
 
     /// Replaces a page that cannot be read: see [`PagedIndex::put_rebuilt`].
-    pub(super) fn put_rebuilt(&self, page: PageRead, entries: &[(LocalBlock, Entry)], checked: u64) {
+    pub(super) fn put_rebuilt(&self, page: PageRead, entries: &[(LocalBlock, Entry)], checked: u64) -> bool {
         let pages = self.pages.as_ref().expect("a table has no pages");
-        let blocks = pages.index().borrow().lost_page(page);
+        let blocks = pages.index().borrow().lost_blocks(page);
         let is_put = pages.index().borrow_mut().put_rebuilt(page, entries, checked);
-        if let Some((blocks, _)) = blocks.filter(|_| COMPARES && is_put) {
+        if let Some(blocks) = blocks.filter(|_| COMPARES && is_put) {
             let (index, table) = (pages.index().borrow(), self.table.borrow());
             let mut found = Vec::new();
             let mut next = Some(blocks.start);
@@ -169,6 +169,7 @@ impl Store {
             }
             assert_eq!(found, expected, "the log and the table disagree");
         }
+        is_put
     }
 
     /// Takes the index over from an image whose pages were counted.
