@@ -78,7 +78,7 @@ impl<P: Platform> Shard<P> {
         let Some(lost) = self.map.begin_rebuild(page)? else {
             return Ok(());
         };
-        if self.reclaimer.unfinished().is_some() {
+        if self.log.victim().is_some() && self.reclaimer.unfinished().is_some() {
             return Err("a reclaim that was interrupted is not finished".into());
         }
         let shard = self.id.number;

@@ -3,9 +3,10 @@
 //! Invariants:
 //! - A load returns when all its pages are in memory at the same time. It keeps a copy of each page that it reads, so no page is pinned,
 //!   and loads do not wait for each other's memory. The number of loads and [`STRIPE_BLOCKS`] limit these copies.
-//! - A page is read once at a time. A read that is dropped leaves nothing behind.
+//! - A page is read once at a time. A read that is dropped leaves nothing behind, except that the page was damaged.
 //! - Only the task writes, one batch at a time: a dropped request cannot leave a write in flight to a slot that counts as free.
-//! - A page that is damaged stays so until it is rebuilt from the log, by the owner of both; its loads end with that error meanwhile. If it
+//! - A page that is damaged stays so until it is rebuilt from the log, by the owner of both, or read after all; its loads end with that
+//!   error meanwhile. If it
 //!   is given up instead, or the device is fenced already, all pages that are not in memory are.
 //! - Nothing is written after a fence. Pages are read as long as dirty blocks are wanted and the device answers: see [`Pages::after_fence`].
 //!
@@ -159,6 +160,7 @@ impl Pages {
                 for page in &read {
                     let put = index.put(page.of, &page.bytes, &page.changes);
                     put.map_err(|why| LoadError::Failed(self.fail(why)))?;
+                    self.forget_damaged(page.of);
                 }
                 return Ok(());
             }
@@ -173,12 +175,16 @@ impl Pages {
                 self.read_ended.notified().await;
                 continue;
             }
+            let mut damaged = None;
             for page in join_all(reads).await {
                 match page {
                     Ok(page) => read.extend(page),
-                    Err(error @ LoadError::Damaged(..)) if !io.is_fenced() => return Err(error),
+                    Err(error @ LoadError::Damaged(..)) if !io.is_fenced() => damaged = Some(error),
                     Err(error) => return Err(LoadError::Failed(self.give_up(error))),
                 }
+            }
+            if let Some(error) = damaged {
+                return Err(error);
             }
         }
     }
@@ -201,7 +207,10 @@ impl Pages {
             }
             match read {
                 Ok(read) => match index.put(page, &read.bytes, &read.changes) {
-                    Ok(()) => return Ok(Some(read)),
+                    Ok(()) => {
+                        self.forget_damaged(page);
+                        return Ok(Some(read));
+                    }
                     Err(error) => why = error,
                 },
                 Err(error) => {
@@ -255,7 +264,7 @@ impl Pages {
         self.forget_damaged(page);
     }
 
-    /// A damaged page was rebuilt, or is not wanted any more.
+    /// A damaged page was rebuilt or read after all, or is not wanted any more.
     pub(super) fn forget_damaged(&self, page: PageRead) {
         self.damaged
             .borrow_mut()
