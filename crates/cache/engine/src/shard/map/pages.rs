@@ -6,8 +6,7 @@
 //! - A page is read once at a time. A read that is dropped leaves nothing behind, except that the page was damaged.
 //! - Only the task writes, one batch at a time: a dropped request cannot leave a write in flight to a slot that counts as free.
 //! - A page that is damaged stays so until it is rebuilt from the log, by the owner of both, or read after all; its loads end with that
-//!   error meanwhile. If it
-//!   is given up instead, or the device is fenced already, all pages that are not in memory are.
+//!   error meanwhile. If it is given up instead, or the device is fenced already, all pages that are not in memory are.
 //! - Nothing is written after a fence. Pages are read as long as dirty blocks are wanted and the device answers: see [`Pages::after_fence`].
 //!
 //! [`STRIPE_BLOCKS`]: crate::units::STRIPE_BLOCKS
