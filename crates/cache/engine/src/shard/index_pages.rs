@@ -38,7 +38,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// After a failed load. True: its page was rebuilt from the log, and the load can be repeated. False: the device is fenced.
+    /// Handles a failed load by rebuilding the damaged page. True: repeat the load. False: the device is fenced.
     pub(super) async fn is_mended(self: &Rc<Self>, error: LoadError) -> bool {
         let mut error = error;
         if let LoadError::Damaged(page, what) = &mut error

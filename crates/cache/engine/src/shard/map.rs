@@ -51,16 +51,16 @@ pub(super) struct Stale {
     pub(super) was_cached: bool,
 }
 
-/// A page that is damaged, and what was known when it was about to be rebuilt.
+/// A damaged index page, with a snapshot taken when its rebuild began.
 #[derive(Debug)]
 pub(super) struct LostPage {
     page: PageRead,
     pub(super) blocks: Range<LocalBlock>,
     /// The number of the last retirement of a region.
     checked: u64,
-    /// Blocks that are not in the index, though the log may have records of them.
+    /// Blocks without an index entry whose records may still be in the log.
     stale: BTreeSet<LocalBlock>,
-    /// The same, if their last record is in the region that is being reclaimed.
+    /// The same for blocks whose last record is in the region being reclaimed.
     pub(super) evacuated: BTreeSet<LocalBlock>,
 }
 
@@ -106,7 +106,7 @@ impl BlockMap {
     /// Waits until the index pages of `blocks`, of one stripe, are in memory. There they stay until the caller's next await.
     ///
     /// # Errors
-    /// [`LoadError`]. If pages are given up, their blocks are not cached or [unknown](BlockMap::is_unknown) then.
+    /// [`LoadError`]. After [`Self::give_up`], blocks of pages outside memory are uncached or [unknown](BlockMap::is_unknown).
     pub(super) async fn load<P: Platform>(
         &self,
         io: &Rc<CacheIo<P>>,
@@ -118,7 +118,8 @@ impl BlockMap {
         }
     }
 
-    /// After a failed load: its pages are never read again. Returns why the device must be fenced, before the next await.
+    /// Gives up all pages outside memory after a failed load. Returns the reason to fence the device, which the caller must do before its
+    /// next await.
     pub(super) fn give_up(&self, error: LoadError) -> String {
         self.pages().give_up(error)
     }
@@ -481,17 +482,17 @@ impl BlockMap {
         self.unknown.borrow().contains(&block) || self.index.is_unknown(block)
     }
 
-    // Pages that are damaged.
+    // Damaged pages.
 
-    /// Waits until no other page is rebuilt.
+    /// Waits for other rebuilds to end.
     pub(super) async fn turn_to_rebuild(&self) -> Permit<'_> {
         self.pages().turn_to_rebuild().await
     }
 
-    /// What is known of a damaged page that is about to be rebuilt. `None`: it is not wanted any more.
+    /// Begins to rebuild a damaged page. `None`: it no longer needs a rebuild.
     ///
     /// # Errors
-    /// Too many were rebuilt.
+    /// Too many pages were rebuilt in this run.
     pub(super) fn begin_rebuild(&self, page: PageRead) -> Result<Option<LostPage>, String> {
         let pages = self.pages();
         let Some((blocks, checked)) = pages.index().borrow_mut().begin_rebuild(page) else {
@@ -521,7 +522,7 @@ impl BlockMap {
         self.pages().index().borrow().dirty_in(region)
     }
 
-    /// Replaces a page that is damaged. `entries`: as the log has them, in the order of their blocks. False: it is not wanted any more.
+    /// Replaces a damaged page. `entries`: from the log, sorted by block. False: the page no longer needs a rebuild.
     pub(super) fn put_rebuilt(&self, lost: &LostPage, mut entries: Vec<(LocalBlock, Entry)>) -> bool {
         let stale = self.stale_in(&lost.blocks);
         if !planted(PlantedBug::RebuiltWithRemoved) {

@@ -1,4 +1,4 @@
-//! Rebuilding an index page that is damaged from the log, while the cache is served.
+//! Rebuilds a damaged index page from the log while the cache is being served.
 //!
 //! The records of all regions are read, as in a recovery, and of those of each block of the page the last one counts. Others use the
 //! cache meanwhile; those that need the page wait. The result is the page exactly as it was, because:
@@ -30,8 +30,8 @@ use crate::units::{LocalBlock, Location, Sequence};
 
 /// Regions read concurrently.
 const READS_MAX: usize = 8;
-/// Most blocks of a page that the log may have records of, to bound the memory. A page has a few thousand entries at most, but tombstones
-/// of many more blocks may be in the log after a large trim.
+/// Maximum number of blocks with records that a rebuild holds, to bound its memory. A page has at most a few thousand entries, but after a
+/// large trim the log may have tombstones of many more blocks in its range.
 const BLOCKS_MAX: usize = 64 << 10;
 
 /// The place of a record: the sequence of its extent, and its number there.
@@ -69,10 +69,10 @@ impl Latest {
 }
 
 impl<P: Platform> Shard<P> {
-    /// Rebuilds an index page that is damaged: `what` is wrong. If it is not wanted any more, nothing happens.
+    /// Rebuilds a damaged index page; `what` is the error of its load. Does nothing if the page no longer needs a rebuild.
     ///
     /// # Errors
-    /// Why it cannot be rebuilt, in words.
+    /// The reason why it cannot be rebuilt.
     pub(super) async fn rebuild(&self, page: PageRead, what: &str) -> Result<(), String> {
         let _turn = self.map.turn_to_rebuild().await;
         let Some(lost) = self.map.begin_rebuild(page)? else {

@@ -3,10 +3,10 @@
 //! Invariants:
 //! - A load returns when all its pages are in memory at the same time. It keeps a copy of each page that it reads, so no page is pinned,
 //!   and loads do not wait for each other's memory. The number of loads and [`STRIPE_BLOCKS`] limit these copies.
-//! - A page is read once at a time. A read that is dropped leaves nothing behind, except that the page was damaged.
+//! - A page is read once at a time. A dropped read leaves nothing behind except the mark of a damaged page.
 //! - Only the task writes, one batch at a time: a dropped request cannot leave a write in flight to a slot that counts as free.
-//! - A page that is damaged stays so until it is rebuilt from the log, by the owner of both, or read after all; its loads end with that
-//!   error meanwhile. If it is given up instead, or the device is fenced already, all pages that are not in memory are.
+//! - Loads of a damaged page fail with [`LoadError::Damaged`] until the shard has rebuilt it from the log, or a later read succeeds. If it
+//!   cannot be rebuilt, or the device is already fenced, all pages outside memory are given up.
 //! - Nothing is written after a fence. Pages are read as long as dirty blocks are wanted and the device answers: see [`Pages::after_fence`].
 //!
 //! [`STRIPE_BLOCKS`]: crate::units::STRIPE_BLOCKS
@@ -35,15 +35,15 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Times that a page is read before it counts as damaged.
 const READ_TRIES: u32 = 2;
 
-/// Pages that are rebuilt, at most. If more are damaged, reading the log once, at the next start, is better.
+/// Maximum number of pages rebuilt in a run. With more damage, one recovery at the next start is cheaper than a scan of the log per page.
 const REBUILT_MAX: u32 = 64;
 
 /// Why pages could not be loaded.
 #[derive(Debug)]
 pub(in crate::shard) enum LoadError {
-    /// The device must be fenced, before the next await. The pages that are not in memory are never read again.
+    /// The device must be fenced before the next await. Pages outside memory are never read again.
     Failed(String),
-    /// This page is damaged, in words. It must be rebuilt, or else given up: see [`BlockMap`](super::BlockMap).
+    /// A damaged page, and the error. The caller must rebuild it or call [`BlockMap::give_up`](super::BlockMap::give_up).
     Damaged(PageRead, String),
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Pages {
     next_check: Cell<LocalBlock>,
     /// Why the device must be fenced.
     failure: RefCell<Option<String>>,
-    /// Pages that are damaged, and what is wrong, until they are rebuilt.
+    /// Damaged pages that have not been rebuilt, each with its error.
     damaged: RefCell<Vec<(PageRead, String)>>,
     /// One page is rebuilt at a time.
     rebuilding: Semaphore,
@@ -239,7 +239,7 @@ impl Pages {
         }
     }
 
-    /// The pages that are not in memory are never read again. Returns why.
+    /// Gives up all pages outside memory: they are never read again. Returns the reason to fence the device.
     pub(super) fn give_up(&self, error: LoadError) -> String {
         self.index.borrow_mut().abandon();
         match error {
@@ -247,7 +247,7 @@ impl Pages {
         }
     }
 
-    /// Waits until no other page is rebuilt.
+    /// Waits for other rebuilds to end.
     pub(super) async fn turn_to_rebuild(&self) -> Permit<'_> {
         self.rebuilding.acquire(1).await
     }
@@ -263,7 +263,7 @@ impl Pages {
         self.forget_damaged(page);
     }
 
-    /// A damaged page was rebuilt or read after all, or is not wanted any more.
+    /// Clears the mark of a damaged page: it was rebuilt, a later read succeeded, or it was replaced.
     pub(super) fn forget_damaged(&self, page: PageRead) {
         self.damaged
             .borrow_mut()
