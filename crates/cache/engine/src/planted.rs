@@ -53,6 +53,10 @@ pub enum PlantedBug {
     ImageOfOldPages,
     /// A lookup finds an index entry whose region was freed since.
     RetiredEntryFound,
+    /// A lookup without the page of its block finds an entry whose region was freed since.
+    RetiredEntryCached,
+    /// A lookup without the page of its block finds the entry that the block had before.
+    OldEntryCached,
     /// An entry is added to an index page that has entries of regions that were freed since.
     PageNotChecked,
     /// All blocks of a region leave a paged index before its dirty blocks are moved.

@@ -10,6 +10,7 @@ mod code;
 mod delta;
 mod directory;
 mod entry;
+mod entry_cache;
 mod hits;
 mod leaf;
 mod merge;

@@ -25,6 +25,7 @@
 //! - Entries in pages may be those of blocks that left the index with their region: see [`super::retired`]. A page is *checked* when it is
 //!   loaded, before an entry is added, when it is joined with another one, and when it is written or evicted. On the device, the last eight
 //!   bytes of a page say when the entries that are there were checked.
+//! - Single entries of pages that are not in memory are kept in an [`EntryCache`]: each change of an entry removes it there.
 //! - The entries of two neighbouring pages in memory do not fit in seven eighths of a page, so pages are well filled: the fewer pages,
 //!   the less memory for their places, and the more for the changes of each.
 //!
@@ -33,6 +34,7 @@
 use super::delta::{Delta, Deltas, Touched};
 use super::directory::{Directory, PLACES_MAX, Place, Position, Saved};
 use super::entry::Entry;
+use super::entry_cache::EntryCache;
 use super::hits::HitBits;
 use super::leaf::{Full, Leaf, PAGE_BYTES};
 use super::pass::RunPlan;
@@ -49,6 +51,8 @@ pub const FRAMES_MIN: usize = 8;
 const STAMP_BYTES: usize = 8;
 /// A page has room for so many bytes in any case: a group.
 const USED_BYTES_MIN: usize = 72;
+/// One part in so many of the memory is for single entries of blocks that are read often.
+const ENTRY_CACHE_SHARE: u64 = 128;
 /// Neighbouring pages are joined if their entries fit in so many eighths of a page.
 const JOINED_EIGHTHS: usize = 7;
 /// The dimensions of a paged index.
@@ -73,6 +77,8 @@ pub struct PagePlan {
     pub memory_least: u64,
     /// Minimum memory for these changes, in bytes: for tests.
     pub deltas_min: usize,
+    /// Memory for single entries, in bytes.
+    pub entry_cache_bytes: u64,
 }
 
 impl PagePlan {
@@ -84,6 +90,7 @@ impl PagePlan {
             page_bytes,
             used_bytes_max: USED_BYTES_MIN,
             deltas_min: 1 << 10,
+            entry_cache_bytes: 1 << 10,
             ..Self::new(slots, 0, mark)
         }
     }
@@ -101,6 +108,7 @@ impl PagePlan {
             region_bytes: 16 << 20,
             memory_least: memory_bytes,
             deltas_min: 0,
+            entry_cache_bytes: memory_bytes / ENTRY_CACHE_SHARE,
         }
     }
 }
@@ -230,6 +238,8 @@ pub struct PagedIndex {
     deltas: Deltas,
     /// Changes of pages on the device.
     rows: Rows,
+    /// Entries of pages that are not in memory, mostly.
+    entry_cache: EntryCache,
     /// Number of those that leave after a write.
     leaving: usize,
     plan: PagePlan,
@@ -263,6 +273,7 @@ impl PagedIndex {
             frame_bytes: 0,
             deltas: Deltas::default(),
             rows: Rows::new(plan.slots),
+            entry_cache: EntryCache::new(plan.entry_cache_bytes),
             leaving: 0,
             plan,
             is_abandoned: false,
@@ -326,6 +337,7 @@ impl PagedIndex {
             + regions
             + self.deltas.memory_bytes()
             + self.rows.memory_bytes()
+            + self.entry_cache.memory_bytes()
     }
 
     // Free slots that a recovery uses for sorted runs.
@@ -373,6 +385,7 @@ impl PagedIndex {
     /// Gives up the pages that are not in memory: they are not read any more.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
+        self.entry_cache.clear();
     }
 
     /// Whether pages that are not in memory cannot be read.
@@ -469,6 +482,13 @@ impl PagedIndex {
         );
         self.fragments.retire(left);
         self.len -= entries as usize;
+        if !planted(PlantedBug::RetiredEntryCached) {
+            // All that are here were valid before.
+            let before = self.retired.count() - 1;
+            let retired = &self.retired;
+            self.entry_cache
+                .retain(|entry| retired.is_valid(entry.location(), before));
+        }
     }
 
     /// Number of dirty blocks in a region, also of pages that cannot be read.
@@ -544,6 +564,9 @@ impl PagedIndex {
     /// Sets the entry of a block, in a page that is divided until it has room; returns the one it had.
     fn set(&mut self, block: LocalBlock, entry: Entry) -> Option<Entry> {
         let most = self.plan.used_bytes_max;
+        if !planted(PlantedBug::OldEntryCached) {
+            self.entry_cache.remove(block);
+        }
         loop {
             let (at, number) = self.position(block).expect("the page is in memory");
             let insert = |frame: &mut Frame| {
@@ -582,6 +605,19 @@ impl PagedIndex {
             self.note_use(entry);
         }
         Some(entry)
+    }
+
+    /// The entry of a block whose page need not be in memory, if it is known.
+    pub fn get_cached(&mut self, block: LocalBlock) -> Option<Entry> {
+        let entry = self.entry_cache.get(block)?;
+        Some(entry.with_hits(self.hits.of(entry.location())))
+    }
+
+    /// A block with this entry was read, and its page was not in memory.
+    pub fn cache_entry(&mut self, block: LocalBlock, entry: Entry) {
+        if !self.is_abandoned {
+            self.entry_cache.put(block, entry);
+        }
     }
 
     /// The fragment that an entry names was used. The page of the entry need not be in memory.
@@ -637,6 +673,7 @@ impl PagedIndex {
     pub fn remove(&mut self, block: LocalBlock) -> Option<Entry> {
         let (_, number) = self.position(block)?;
         let old = self.get(block)?;
+        self.entry_cache.remove(block);
         self.change(number, |frame| {
             frame.touch(block);
             frame.leaf.remove(block)

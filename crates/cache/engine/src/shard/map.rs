@@ -8,7 +8,8 @@
 //! - The live count of a region is the number of index entries that point to it.
 //! - Only this component uses the index.
 //! - A block is looked up and changed only while its index page is in memory: after a load of it ([`BlockMap::load`]), before the next
-//!   await. Only loads and ends of writes of pages evict them, so a page stays until another task runs.
+//!   await. Only loads and ends of writes of pages evict them, so a page stays until another task runs. The exception are reads of blocks
+//!   whose entries are cached ([`BlockMap::lookup_cached`]).
 //!
 //! Lookups do not await: code that stores a block loads its page, then looks it up and appends its record without an await in between,
 //! because a write could otherwise come between the two.
@@ -129,8 +130,13 @@ impl BlockMap {
         self.index.pages().expect("a table has no pages")
     }
 
+    /// Whether the page of a block is in memory, or never will be.
+    pub(super) fn is_loaded(&self, block: LocalBlock) -> bool {
+        self.index.has(block)
+    }
+
     fn assert_loaded(&self, block: LocalBlock) {
-        debug_assert!(self.index.has(block), "the page of {block:?} was not loaded");
+        debug_assert!(self.is_loaded(block), "the page of {block:?} was not loaded");
     }
 
     /// Why the device must be fenced because of the index, if it must be.
@@ -170,6 +176,16 @@ impl BlockMap {
     pub(super) fn lookup(&self, block: LocalBlock) -> Option<Entry> {
         self.assert_loaded(block);
         self.index.get(block)
+    }
+
+    /// The entry of a block that was read often, without its page, and without counting a use.
+    pub(super) fn lookup_cached(&self, block: LocalBlock) -> Option<Entry> {
+        self.index.get_cached(block)
+    }
+
+    /// A block with this entry was read, as of this moment, and its page was loaded for that.
+    pub(super) fn cache_entry(&self, block: LocalBlock, entry: Entry) {
+        self.pages().index().borrow_mut().cache_entry(block, entry);
     }
 
     /// The entry of a block, for assertions and tests. If its page is not in memory, it counts as not cached.
@@ -311,7 +327,7 @@ impl BlockMap {
 
     /// Whether a block is cached, as far as its page is in memory: for assertions.
     fn is_known_cached(&self, block: LocalBlock) -> bool {
-        self.index.has(block) && self.peek(block).is_some()
+        self.is_loaded(block) && self.peek(block).is_some()
     }
 
     pub(super) fn stale_ring(&self, block: LocalBlock) -> Option<Ring> {

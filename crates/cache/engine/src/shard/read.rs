@@ -17,6 +17,7 @@ use super::load::Hit;
 use super::order::Version;
 use super::origin_reads::Run;
 use super::{Platform, Shard, Shared};
+use crate::index::Entry;
 use crate::settings::Mode;
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
@@ -29,6 +30,9 @@ const GATHER: Limits = Limits {
 };
 /// Number of hits of a request from which decoding is spread over the cores.
 const DECODE_SPLIT_BLOCKS_MIN: usize = 32;
+
+/// Maximum number of blocks of a request that is read without index pages if the entries of all are cached: a page of a database.
+const CACHED_RUN_MAX: usize = 4;
 
 /// Neighbouring hits that are read together.
 #[derive(Debug)]
@@ -128,15 +132,62 @@ impl<P: Platform> Shard<P> {
         if blocks != 1 {
             return Ok(None);
         }
-        self.load_page(block).await;
+        let entry = match self.map.lookup_cached(block) {
+            Some(entry) => entry,
+            None => {
+                let is_loaded = self.map.is_loaded(block);
+                self.load_page(block).await;
+                let entry = self.map.lookup(block);
+                let Some(entry) = entry else { return Ok(None) };
+                if !is_loaded {
+                    self.map.cache_entry(block, entry);
+                }
+                entry
+            }
+        };
         // The hit is counted here only if it succeeds; otherwise `read_many` repeats the lookup.
-        let entry = self.map.lookup(block);
-        let Some(entry) = entry else { return Ok(None) };
         let mut out = IoBuf::new(BLOCK_BYTES);
         Ok(self.load_block(block, entry, &mut out).await?.then(|| {
             self.map.count_use(block, entry, |entry| self.counts_read(entry));
             out
         }))
+    }
+
+    /// Reads blocks whose entries are cached. False: some are not, or cannot be read.
+    async fn read_without_pages(
+        self: &Rc<Self>,
+        first: LocalBlock,
+        blocks: usize,
+        out: &mut [u8],
+    ) -> Result<bool, IoError> {
+        let block = |index: usize| LocalBlock(first.0 + index as u64);
+        let entries = (0..blocks).map_while(|index| self.map.lookup_cached(block(index)));
+        let entries: Vec<Entry> = entries.collect();
+        if entries.len() < blocks {
+            return Ok(false);
+        }
+        let mut hits = Vec::new();
+        for (index, entry) in entries.iter().enumerate() {
+            self.is_known(block(index))?;
+            self.map
+                .count_use(block(index), *entry, |entry| self.counts_read(entry));
+            let place = &mut out[index * BLOCK_BYTES..][..BLOCK_BYTES];
+            match self.load_from_memory(block(index), *entry, place) {
+                Some(Ok(())) => {}
+                Some(Err(_)) => return Ok(false),
+                None => hits.push(self.hit(index, block(index), *entry)),
+            }
+        }
+        Ok(self.read_hits(hits, out).await?.is_empty())
+    }
+
+    /// Caches the entries of blocks that were read, and whose pages were loaded for that.
+    fn cache_entries(&self, first: LocalBlock, blocks: usize) {
+        for block in (0..blocks as u64).map(|index| LocalBlock(first.0 + index)) {
+            if let Some(entry) = self.map.lookup(block) {
+                self.map.cache_entry(block, entry);
+            }
+        }
     }
 
     /// The general path. Returns whole blocks and how many of them were cached.
@@ -147,8 +198,15 @@ impl<P: Platform> Shard<P> {
         bypass: bool,
     ) -> Result<(IoBuf, u64), IoError> {
         let mut out = IoBuf::new(blocks * BLOCK_BYTES);
+        if blocks <= CACHED_RUN_MAX && self.read_without_pages(first, blocks, &mut out).await? {
+            return Ok((out, blocks as u64));
+        }
+        let is_loaded = blocks > CACHED_RUN_MAX || self.map.is_loaded(first);
         self.load_run(run_of(first, blocks)).await;
         let mut found = self.look_up(first, blocks, &mut out)?;
+        if !is_loaded {
+            self.cache_entries(first, blocks);
+        }
         let hits = std::mem::take(&mut found.hits);
         let (bad, missed) = if hits.is_empty() {
             (
@@ -471,8 +529,12 @@ mod tests {
 
     use crate::format::geometry::GeometryOptions;
     use crate::policy::Ring;
+    #[cfg(feature = "planted-bugs")]
+    use crate::shard::log::{Append, Class};
     use crate::shard::simulated::{Disks, append, raw};
     use crate::units::BLOCK_BYTES;
+    #[cfg(feature = "planted-bugs")]
+    use crate::units::{BlockNumber, LocalBlock};
 
     /// Two blocks in different regions are read, one of which is damaged. Returns whether its region was pinned until the other one was
     /// read, if that took longer.
@@ -508,6 +570,59 @@ mod tests {
             }
             pinned
         })
+    }
+
+    /// Blocks in pages far apart are read again and again: first with their pages, then mostly without, also several at once. A block
+    /// that was written since is found.
+    #[cfg(feature = "planted-bugs")]
+    #[test]
+    fn blocks_that_are_read_often_need_no_index_pages() {
+        const BLOCKS: u64 = 16;
+        crate::planted::page_index(true);
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            let data = |block: u64| [block as u8; BLOCK_BYTES];
+            let store = |block: u64, data: &[u8]| {
+                let what = Append::Packed {
+                    codec: flaz_codec::CodecId::RAW,
+                    stored: data,
+                    plain_crc: crc32c::crc32c(data),
+                    dirty: false,
+                };
+                let appended = (shard.log).append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
+                let entry = appended.expect("there is room").entry;
+                shard.map.install(&shard.log, LocalBlock(block), entry);
+            };
+            for block in 0..1000 {
+                shard.load_page(LocalBlock(block)).await;
+                store(block, &data(block));
+                if block % 16 == 15 {
+                    assert!(shard.make_log_stable().await);
+                }
+            }
+            let page_reads = || shard.stats().counts.index_page_reads;
+            let mut reads = Vec::new();
+            for turn in 0..10 {
+                let before = page_reads();
+                for n in 0..BLOCKS {
+                    let (block, len) = (n * 61, 1 + n % 2);
+                    let read = shard.read(block * BLOCK_BYTES as u64, len as usize * BLOCK_BYTES, false);
+                    let read = read.await.expect("the devices work");
+                    for (block, read) in (block..block + len).zip(read.chunks_exact(BLOCK_BYTES)) {
+                        let changed = u64::from(turn > 5 && block == 61);
+                        assert!(read == data(block + changed), "turn {turn}, block {block}");
+                    }
+                }
+                reads.push(page_reads() - before);
+                if turn == 5 {
+                    shard.load_page(LocalBlock(61)).await;
+                    store(61, &data(62));
+                }
+            }
+            assert!(reads[0] > BLOCKS / 2 && reads[9] * 4 < reads[0], "{reads:?}");
+        });
+        crate::planted::page_index(false);
     }
 
     /// Otherwise the region could be freed and filled again, and then a good block of the same place be dropped.

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use flaz_random::Random;
 
@@ -165,10 +165,11 @@ fn a_paged_index_agrees_with_the_table() {
         let mut random = Random::new(kind);
         let plan = PagePlan {
             deltas_min,
+            entry_cache_bytes: 1 << 10,
             ..PagePlan::new(20_000, 0, 9)
         };
         let (mut paged, mut device) = (PagedIndex::new(plan), Device::default());
-        let mut deltas = 0;
+        let (mut deltas, mut cached) = (0, Cached::default());
         let mut table = Index::new(LocalBlock(1 << 30), 100_000);
         let mut model = BTreeMap::new();
         let (mut under_way, mut writes): (Option<PageWrite>, _) = (None, Writes::default());
@@ -204,6 +205,7 @@ fn a_paged_index_agrees_with_the_table() {
                 assert_eq!(old, model.insert(block, entry));
             }
             assert_eq!(paged.get(block), model.get(&block).copied());
+            cached.check(&mut paged, &model, block);
             deltas = deltas.max(check_deltas(&paged));
             // Writes take a while, and some fail.
             match under_way.take() {
@@ -242,6 +244,28 @@ fn a_paged_index_agrees_with_the_table() {
         );
     }
     assert!(of_rows > 30, "{of_rows} writes of changes");
+}
+
+/// The blocks whose entries were cached last.
+#[derive(Default)]
+struct Cached(VecDeque<LocalBlock>);
+
+impl Cached {
+    /// Caches the entry of a block, which is in memory. What is known of others without their pages is right.
+    fn check(&mut self, index: &mut PagedIndex, model: &BTreeMap<LocalBlock, Entry>, block: LocalBlock) {
+        if let Some(entry) = model.get(&block) {
+            index.cache_entry(block, *entry);
+            self.0.push_front(block);
+        }
+        self.0.truncate(32);
+        for block in &self.0 {
+            let found = index.get_cached(*block);
+            assert!(
+                found.is_none() || found == model.get(block).copied(),
+                "{block:?}: {found:?}"
+            );
+        }
+    }
 }
 
 /// Checks that changes are of pages that are not in memory, and within the memory for them. Returns the number of these pages.
@@ -675,6 +699,7 @@ fn blocks_of_freed_regions_are_gone_at_once() {
         frames_min: 6,
         region_bytes: REGION_BYTES,
         deltas_min,
+        entry_cache_bytes: 1 << 10,
         ..PagePlan::new(20_000, 0, 9)
     };
     let region_of = |entry: Entry| (entry.location().offset() / REGION_BYTES) as u32;
@@ -683,7 +708,7 @@ fn blocks_of_freed_regions_are_gone_at_once() {
         let (mut paged, mut device) = (PagedIndex::new(plan(deltas_min)), Device::default());
         let mut table = Index::new(LocalBlock(1 << 30), 10_000);
         let mut model = BTreeMap::new();
-        let (mut retired, mut pages) = (0, 0);
+        let (mut retired, mut pages, mut cached) = (0, 0, Cached::default());
         for step in 0..40_000_u64 {
             let block = match kind {
                 0 => LocalBlock(random.below(3000)),
@@ -717,6 +742,7 @@ fn blocks_of_freed_regions_are_gone_at_once() {
                 }
             }
             assert_eq!(paged.get(block), model.get(&block).copied());
+            cached.check(&mut paged, &model, block);
             check_deltas(&paged);
             if random.below(60) == 0 {
                 let region = random.below(REGIONS + 1) as u32;

@@ -68,6 +68,21 @@ impl Store {
         found
     }
 
+    /// The entry of a block whose page need not be in memory, if it was read often.
+    pub(super) fn get_cached(&self, block: LocalBlock) -> Option<Entry> {
+        let found = self.pages.as_ref()?.index().borrow_mut().get_cached(block);
+        if COMPARES && found.is_some() {
+            let plain = |entry: Option<Entry>| entry.map(|entry| entry.with_hits(0));
+            let expected = self.table.borrow().get(block);
+            assert_eq!(
+                plain(found),
+                plain(expected),
+                "the entry cache and the table disagree"
+            );
+        }
+        found
+    }
+
     /// The entry of a block whose page need not be in memory, if that is known.
     pub(super) fn peek(&self, block: LocalBlock) -> Option<Entry> {
         match &self.pages {

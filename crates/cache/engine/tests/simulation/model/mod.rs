@@ -3,6 +3,8 @@
 //! `FLAZ_SEEDS=1000 cargo test -p flaz-engine --test simulation model::` searches longer; a failure prints the command that replays it.
 
 mod by_name;
+#[cfg(feature = "planted-bugs")]
+mod cached_entries;
 mod expected;
 #[cfg(feature = "planted-bugs")]
 mod rotten_pages;

@@ -7,11 +7,11 @@ use flaz_sim::check_seeds;
 
 use super::{plan, run};
 
-/// Runs in which index pages are damaged. Returns how many were rebuilt: exactly as they were, so that no request fails.
-fn rotten_runs() -> u64 {
+/// So many runs in which index pages are damaged. Returns how many were rebuilt: exactly as they were, so that no request fails.
+fn rotten_runs(runs: u64) -> u64 {
     let rebuilt = Cell::new(0);
     page_index(true);
-    check_seeds(60, |seed| {
+    check_seeds(runs, |seed| {
         let mut plan = plan(seed);
         plan.pages_rot = true;
         match seed % 4 {
@@ -39,7 +39,7 @@ fn rotten_runs() -> u64 {
 
 #[test]
 fn rotten_index_pages_are_rebuilt_while_clients_run() {
-    let rebuilt = rotten_runs();
+    let rebuilt = rotten_runs(60);
     assert!(
         rebuilt > 300 || std::env::var_os("FLAZ_SEED").is_some(),
         "{rebuilt}"
@@ -54,7 +54,7 @@ fn index_pages_that_are_rebuilt_wrongly_are_found() {
         PlantedBug::RebuiltFromDevice,
     ] {
         plant(Some(bug));
-        let outcome = std::panic::catch_unwind(rotten_runs);
+        let outcome = std::panic::catch_unwind(|| rotten_runs(600));
         plant(None);
         assert!(outcome.is_err(), "{bug:?} is not found");
     }
