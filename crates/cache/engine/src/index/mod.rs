@@ -26,7 +26,7 @@ pub use bulk::{Bulk, Change};
 pub use entry::{Entry, Place};
 pub use leaf::PAGE_BYTES;
 pub use merge::{Merge, Step};
-pub use paged::{FRAMES_MIN, ImagePage, PageImage, PagePlan, PageRead, PageWrite, PagedIndex};
+pub use paged::{DamagedPage, FRAMES_MIN, ImagePage, PageImage, PagePlan, PageRead, PageWrite, PagedIndex};
 pub use pass::{CHANGES_MIN, Pass, RunPlan};
 pub use slots::CHUNK_SLOTS;
 

@@ -135,6 +135,14 @@ impl PageRead {
         let (row, _) = rows::row_of(self.saved.slot);
         self.changes.map(|_| rows::changes_slot(row))
     }
+
+    /// Whether both pages have their changes in the same page of changes.
+    #[must_use]
+    pub fn shares_changes(&self, other: &Self) -> bool {
+        self.changes_slot().is_some()
+            && self.changes_slot() == other.changes_slot()
+            && self.changes == other.changes
+    }
 }
 
 /// A page to write: one of the index, or one of changes.
@@ -252,8 +260,8 @@ pub struct PagedIndex {
     slots: Slots,
     hits: HitBits,
     retired: Retired,
-    /// The slot of the page that is being rebuilt, as long as that page has not been in memory since.
-    rebuilt_slot: Option<u32>,
+    /// The slots of the pages that are being rebuilt, as long as these have not been in memory since.
+    rebuilt_slots: Vec<u32>,
     ids: u64,
     len: usize,
     fragments: Fragments,
@@ -282,7 +290,7 @@ impl PagedIndex {
             slots: Slots::new(plan.slots),
             hits: HitBits::new(plan.region_bytes),
             retired: Retired::new(plan.region_bytes),
-            rebuilt_slot: None,
+            rebuilt_slots: Vec::new(),
             ids: 0,
             len: 0,
             fragments: Fragments::default(),
@@ -746,8 +754,10 @@ mod changes;
 mod image;
 mod leaving;
 mod loading;
+mod rebuilding;
 
 pub use image::{ImagePage, PageImage};
+pub use rebuilding::DamagedPage;
 
 #[cfg(test)]
 mod tests;

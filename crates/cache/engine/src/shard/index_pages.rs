@@ -41,12 +41,12 @@ impl<P: Platform> Shard<P> {
     /// Handles a failed load by rebuilding the damaged page. True: repeat the load. False: the device is fenced.
     pub(super) async fn is_mended(self: &Rc<Self>, error: LoadError) -> bool {
         let mut error = error;
-        if let LoadError::Damaged(page, what) = &mut error
+        if let LoadError::Damaged(damaged) = &mut error
             && self.tasks.phase() != Phase::Opening
         {
-            match Box::pin(self.rebuild(*page, what)).await {
+            match Box::pin(self.rebuild(damaged)).await {
                 Ok(()) => return true,
-                Err(why) => *what = format!("{what}; it cannot be rebuilt: {why}"),
+                Err(why) => damaged.why = format!("{}; it cannot be rebuilt: {why}", damaged.why),
             }
         }
         let why = self.map.give_up(error);

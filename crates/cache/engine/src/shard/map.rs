@@ -32,7 +32,7 @@ use super::Platform;
 use super::io::CacheIo;
 use super::log::{Lsn, SegmentLog};
 use crate::format::layout::Layout;
-use crate::index::{Bulk, Entry, Index, PAGE_BYTES, PageImage, PagePlan, PageRead, RunPlan};
+use crate::index::{Bulk, DamagedPage, Entry, Index, PAGE_BYTES, PageImage, PagePlan, PageRead, RunPlan};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::Ring;
 use crate::units::{BlockNumber, LocalBlock};
@@ -57,6 +57,8 @@ pub(super) struct Stale {
 pub(super) struct LostPage {
     page: PageRead,
     pub(super) blocks: Range<LocalBlock>,
+    /// Only its changes cannot be read.
+    is_good: bool,
     /// The number of the last retirement of a region.
     checked: u64,
     /// Blocks without an index entry whose records may still be in the log.
@@ -505,27 +507,30 @@ impl BlockMap {
         self.pages().turn_to_rebuild().await
     }
 
-    /// Begins to rebuild a damaged page. `None`: it no longer needs a rebuild.
+    /// Begins to rebuild a damaged page, and those that cannot be read for the same reason. Empty: it no longer needs a rebuild.
     ///
     /// # Errors
-    /// Too many pages were rebuilt in this run.
-    pub(super) fn begin_rebuild(&self, page: PageRead) -> Result<Option<LostPage>, String> {
+    /// There were too many rebuilds in this run.
+    pub(super) fn begin_rebuild(&self, damaged: &DamagedPage) -> Result<Vec<LostPage>, String> {
         let pages = self.pages();
-        let Some((blocks, checked)) = pages.index().borrow_mut().begin_rebuild(page) else {
-            pages.forget_damaged(page);
-            return Ok(None);
+        let Some(lost) = pages.index().borrow_mut().begin_rebuild(damaged) else {
+            pages.forget_damaged(damaged.page);
+            return Ok(Vec::new());
         };
         if !pages.may_rebuild() {
             return Err("many others were damaged".into());
         }
         let evacuated = self.evacuated.borrow();
-        Ok(Some(LostPage {
+        let checked = lost.checked;
+        let lost = lost.pages.into_iter().map(|(page, blocks)| LostPage {
             page,
             stale: self.stale_in(&blocks),
             evacuated: evacuated.range(blocks.clone()).copied().collect(),
             blocks,
+            is_good: damaged.of_changes,
             checked,
-        }))
+        });
+        Ok(lost.collect())
     }
 
     fn stale_in(&self, blocks: &Range<LocalBlock>) -> BTreeSet<LocalBlock> {
@@ -544,12 +549,9 @@ impl BlockMap {
         if !planted(PlantedBug::RebuiltWithRemoved) {
             entries.retain(|(block, _)| !lost.stale.contains(block) && !stale.contains(block));
         }
-        let is_put = self.index.put_rebuilt(lost.page, &entries, lost.checked);
-        match is_put {
-            true => self.pages().note_rebuilt(lost.page),
-            false => self.pages().forget_damaged(lost.page),
-        }
-        is_put
+        self.pages().forget_damaged(lost.page);
+        self.index
+            .put_rebuilt(lost.page, &entries, lost.checked, lost.is_good)
     }
 
     // All blocks.

@@ -1,4 +1,4 @@
-//! Rebuilds a damaged index page from the log while the cache is being served.
+//! Rebuilds damaged index pages from the log while the cache is being served: one, or all whose changes were in one damaged slot.
 //!
 //! The records of all regions are read, as in a recovery, and of those of each block of the page the last one counts. Others use the
 //! cache meanwhile; those that need the page wait. The result is the page exactly as it was, because:
@@ -13,7 +13,6 @@
 //!   for the page.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use flaz_device::Env;
 use futures_util::stream::{StreamExt, iter};
@@ -23,7 +22,7 @@ use super::map::LostPage;
 use super::recover_records::change_of;
 use super::region_reader::{Found, Guess, RegionContents, located, read_region};
 use super::{Platform, Shard};
-use crate::index::{Change, Entry, PageRead};
+use crate::index::{Change, DamagedPage, Entry};
 use crate::planted::{PlantedBug, planted};
 use crate::stats::count;
 use crate::units::{LocalBlock, Location, Sequence};
@@ -69,20 +68,28 @@ impl Latest {
 }
 
 impl<P: Platform> Shard<P> {
-    /// Rebuilds a damaged index page; `what` is the error of its load. Does nothing if the page no longer needs a rebuild.
+    /// Rebuilds a damaged index page, and those that cannot be read for the same reason. Does nothing if the page no longer needs a rebuild.
     ///
     /// # Errors
     /// The reason why it cannot be rebuilt.
-    pub(super) async fn rebuild(&self, page: PageRead, what: &str) -> Result<(), String> {
+    pub(super) async fn rebuild(&self, damaged: &DamagedPage) -> Result<(), String> {
         let _turn = self.map.turn_to_rebuild().await;
-        let Some(lost) = self.map.begin_rebuild(page)? else {
+        let lost = self.map.begin_rebuild(damaged)?;
+        if lost.is_empty() {
             return Ok(());
-        };
+        }
         if self.log.victim().is_some() && self.reclaimer.unfinished().is_some() {
             return Err("a reclaim that was interrupted is not finished".into());
         }
         let shard = self.id.number;
-        tracing::warn!(shard, "{what}; it is rebuilt from the log");
+        match lost.len() {
+            1 => tracing::warn!(shard, "{}; it is rebuilt from the log", damaged.why),
+            pages => tracing::warn!(
+                shard,
+                "{}; {pages} pages with changes there are rebuilt from the log",
+                damaged.why
+            ),
+        }
         let regions = self.log.used_regions();
         // By region: entries, and those of dirty blocks.
         let counts: BTreeMap<u32, (u32, u32)> = (regions.iter())
@@ -93,7 +100,7 @@ impl<P: Platform> Shard<P> {
         if self.cache.is_fenced() {
             return Ok(());
         }
-        let is_there = |(block, entry): &(LocalBlock, Entry)| {
+        let is_there = |lost: &LostPage, block: &LocalBlock, entry: Entry| {
             if planted(PlantedBug::RebuiltFromLeft) {
                 return true;
             }
@@ -108,19 +115,21 @@ impl<P: Platform> Shard<P> {
                     false => live > dirty,
                 })
         };
-        let entries = latest
-            .iter()
-            .filter_map(|(block, latest)| Some((*block, latest.entry()?)));
-        let is_put = self.map.put_rebuilt(&lost, entries.filter(is_there).collect());
-        count(&self.stats.counters.index_pages_rebuilt, is_put.into());
+        for lost in &lost {
+            let latest = latest.range(lost.blocks.clone());
+            let entries = latest.filter_map(|(block, latest)| Some((*block, latest.entry()?)));
+            let entries = entries.filter(|(block, entry)| is_there(lost, block, *entry));
+            let is_put = self.map.put_rebuilt(lost, entries.collect());
+            count(&self.stats.counters.index_pages_rebuilt, is_put.into());
+        }
         Ok(())
     }
 
-    /// What the records of all regions say of the blocks of a page.
+    /// What the records of all regions say of the blocks of some pages.
     async fn latest_records(
         &self,
         regions: Vec<UsedRegion>,
-        lost: &LostPage,
+        lost: &[LostPage],
     ) -> Result<BTreeMap<LocalBlock, Latest>, String> {
         let guess = &Guess::default();
         let reads = regions
@@ -129,11 +138,11 @@ impl<P: Platform> Shard<P> {
         let (mut reads, mut latest) = (iter(reads).buffered(READS_MAX), BTreeMap::new());
         while let Some((number, contents)) = reads.next().await {
             if let Some(contents) = contents? {
-                self.add_records(number, &contents, &lost.blocks, &mut latest);
+                self.add_records(number, &contents, lost, &mut latest);
             }
             if latest.len() > BLOCKS_MAX {
                 return Err(format!(
-                    "the log has records of more than {BLOCKS_MAX} blocks of it"
+                    "the log has records of more than {BLOCKS_MAX} of its blocks"
                 ));
             }
             self.env.yield_now().await;
@@ -175,7 +184,7 @@ impl<P: Platform> Shard<P> {
         &self,
         number: u32,
         contents: &RegionContents,
-        blocks: &Range<LocalBlock>,
+        lost: &[LostPage],
         latest: &mut BTreeMap<LocalBlock, Latest>,
     ) {
         let base = u64::from(number) * self.id.layout.region_bytes;
@@ -188,7 +197,7 @@ impl<P: Platform> Shard<P> {
                 for block in record.blocks() {
                     let (shard, local) = block.in_shard(self.id.layout.shard_count);
                     let is_ours = block.0 < self.whole_blocks() && shard == self.id.number;
-                    if is_ours && blocks.contains(&local) {
+                    if is_ours && lost.iter().any(|page| page.blocks.contains(&local)) {
                         latest
                             .entry(local)
                             .or_default()

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Delta, Leaf, PageRead, PagedIndex, Place, Stay, Stored, image};
+use super::{DamagedPage, Delta, Leaf, PageRead, PagedIndex, Place, Position, Stay, Stored, image};
 use crate::index::entry::Entry;
 use crate::index::rows;
 use crate::planted::{PlantedBug, planted};
@@ -22,19 +22,23 @@ impl PagedIndex {
         while let Some(at) = next.filter(|at| self.directory.first(*at) < blocks.end) {
             match self.directory.place(at) {
                 Place::Frame(frame) => self.set_stay(frame, Stay::Used),
-                Place::Away(saved) => {
-                    let first = self.directory.first(at);
-                    let changes = self.changes_to_read(saved.slot);
-                    missing.push(PageRead {
-                        first,
-                        saved,
-                        changes,
-                    });
-                }
+                Place::Away(_) => missing.extend(self.page_to_read(at)),
             }
             next = self.directory.next(at);
         }
         missing
+    }
+
+    /// The page at a position, if it is not in memory.
+    pub(super) fn page_to_read(&self, at: Position) -> Option<PageRead> {
+        let Place::Away(saved) = self.directory.place(at) else {
+            return None;
+        };
+        Some(PageRead {
+            first: self.directory.first(at),
+            saved,
+            changes: self.changes_to_read(saved.slot),
+        })
     }
 
     /// The checksum of the changes of the page in a slot, if they must be read.
@@ -59,21 +63,28 @@ impl PagedIndex {
     /// A page was read, and its changes if they were wanted: brings it into memory, unless that is done already.
     ///
     /// # Errors
-    /// The bytes are not those that were written last; what is wrong, in words.
-    pub fn put(&mut self, read: PageRead, page: &[u8], changes: &[u8]) -> Result<(), String> {
+    /// The bytes are not those that were written last.
+    pub fn put(&mut self, read: PageRead, page: &[u8], changes: &[u8]) -> Result<(), DamagedPage> {
         if !self.is_wanted(read) {
             return Ok(());
         }
+        let damaged = |of_changes, why| DamagedPage {
+            page: read,
+            of_changes,
+            why,
+        };
         let PageRead { first, saved, .. } = read;
-        let (leaf, checked) = image::read_leaf(page, first, saved.checksum, self.plan.mark)?;
+        let leaf = image::read_leaf(page, first, saved.checksum, self.plan.mark);
+        let (leaf, checked) = leaf.map_err(|why| damaged(false, why))?;
         let stored = match self.rows.stored(saved.slot) {
             Stored::No => None,
             _ if planted(PlantedBug::StoredChangesSkipped) => None,
-            Stored::Writing(stored) => Some(stored),
-            Stored::Yes(checksum) => Some(rows::part(changes, checksum, rows::row_of(saved.slot).1)?),
+            Stored::Writing(stored) => Some(Ok(stored)),
+            Stored::Yes(checksum) => Some(rows::part(changes, checksum, rows::row_of(saved.slot).1)),
         };
-        let stored = stored.map(|stored| Delta::decode(stored, first)).transpose()?;
-        self.rebuilt_slot.take_if(|slot| *slot == saved.slot);
+        let stored = stored.map(|stored| stored.and_then(|stored| Delta::decode(stored, first)));
+        let stored = stored.transpose().map_err(|why| damaged(true, why))?;
+        self.rebuilt_slots.retain(|slot| *slot != saved.slot);
         let frame = self.add_frame(leaf, Some(saved), checked);
         let at = self.directory.find(first);
         self.directory.set_place(at, Place::Frame(frame));
@@ -93,51 +104,6 @@ impl PagedIndex {
         }
         self.merge(self.directory.find(first));
         Ok(())
-    }
-
-    /// Whether a page is where it was when it was to be read.
-    fn is_away(&self, page: PageRead) -> bool {
-        let at = self.directory.find(page.first);
-        self.directory.first(at) == page.first && self.directory.place(at) == Place::Away(page.saved)
-    }
-
-    /// Begins to rebuild a page that cannot be read, the only one: its blocks, and the number of the last retirement. `None`: it is not
-    /// wanted any more.
-    pub fn begin_rebuild(&mut self, page: PageRead) -> Option<(Range<LocalBlock>, u64)> {
-        let blocks = self.lost_blocks(page)?;
-        self.rebuilt_slot = Some(page.slot());
-        Some((blocks, self.retired.count()))
-    }
-
-    /// The blocks of a page that cannot be read. `None`: it is not wanted any more.
-    #[must_use]
-    pub fn lost_blocks(&self, page: PageRead) -> Option<Range<LocalBlock>> {
-        let next = self.directory.next(self.directory.find(page.first));
-        let end = next.map_or(LocalBlock(u64::MAX), |next| self.directory.first(next));
-        let is_wanted = self.is_away(page) && !self.is_abandoned;
-        is_wanted.then_some(page.first..end)
-    }
-
-    /// Replaces a page that cannot be read by one with its entries, in the order of their blocks, as they were when the rebuild began, at the
-    /// retirement `checked`. Its slot is not used again. False: it is not wanted any more, or its blocks may have changed, because it has
-    /// been in memory since: a later read has succeeded.
-    pub fn put_rebuilt(&mut self, page: PageRead, entries: &[(LocalBlock, Entry)], checked: u64) -> bool {
-        if self.rebuilt_slot.take() != Some(page.slot()) || self.lost_blocks(page).is_none() {
-            return false;
-        }
-        let PageRead { first, saved, .. } = page;
-        self.deltas.take(saved.slot);
-        self.rows.clear(saved.slot);
-        let frame = self.add_frame(Leaf::new(first), None, self.retired.count());
-        self.directory
-            .set_place(self.directory.find(first), Place::Frame(frame));
-        for (block, entry) in entries {
-            if self.retired.is_valid(entry.location(), checked) {
-                self.set(*block, entry.with_hits(0));
-            }
-        }
-        self.merge(self.directory.find(first));
-        true
     }
 
     /// All changes of the page in this frame are on the device, or are being written.

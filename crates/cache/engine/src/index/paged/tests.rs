@@ -21,7 +21,7 @@ impl Device {
     }
 
     /// Reads a page and its changes, and brings it into memory.
-    fn put(&self, index: &mut PagedIndex, read: PageRead) -> Result<(), String> {
+    fn put(&self, index: &mut PagedIndex, read: PageRead) -> Result<(), DamagedPage> {
         let changes = read.changes_slot().map_or(&[][..], |slot| self.read(slot));
         index.put(read, self.read(read.slot()), changes)
     }
@@ -319,61 +319,6 @@ fn an_older_version_of_a_page_is_refused() {
     let now = device.read(read.slot()).to_vec();
     assert_eq!(index.put(read, &now, &[]), Ok(()));
     assert_eq!(index.get(LocalBlock(0)), None);
-}
-
-#[test]
-fn a_rebuilt_page_lacks_what_has_left_meanwhile() {
-    let (mut index, mut device) = written();
-    let read = index.missing(LocalBlock(0)..LocalBlock(1))[0];
-    let (blocks, checked) = index.begin_rebuild(read).expect("it is away");
-    let of_log: Vec<_> = (blocks.start.0..blocks.end.0)
-        .map(|n| (LocalBlock(n), far(n)))
-        .collect();
-    let region_of = |entry: Entry| (entry.location().offset() / (16 << 20)) as u32;
-    let freed = region_of(far(7));
-    let gone = (0..100 * PAGE_BLOCKS).filter(|n| region_of(far(*n)) == freed);
-    index.retire(freed, gone.count() as u32);
-    assert!(index.put_rebuilt(read, &of_log, checked));
-    for (block, entry) in &of_log {
-        let left = (region_of(*entry) != freed).then_some(*entry);
-        assert_eq!(index.get(*block), left, "{block:?}");
-    }
-    assert!(index.begin_rebuild(read).is_none(), "it is in memory");
-    // It is written elsewhere.
-    write_all(&mut index, &mut device);
-    for n in 0..100 * PAGE_BLOCKS {
-        load(&mut index, &mut device, LocalBlock(n));
-    }
-    let again = index.missing(LocalBlock(0)..LocalBlock(1))[0];
-    assert_ne!(again.slot(), read.slot());
-    load(&mut index, &mut device, LocalBlock(0));
-    assert_eq!(index.get(LocalBlock(7)), None);
-}
-
-/// A later read of a damaged page succeeds, and a block is stored there before the rebuild ends. In its slot, the page is as it was.
-#[test]
-fn a_page_that_was_in_memory_is_not_rebuilt() {
-    let (mut index, mut device) = written();
-    index.set_memory(1 << 20, 1 << 20);
-    let read = index.missing(LocalBlock(0)..LocalBlock(1))[0];
-    let (blocks, checked) = index.begin_rebuild(read).expect("it is away");
-    let of_log: Vec<_> = (blocks.start.0..blocks.end.0)
-        .map(|n| (LocalBlock(n), far(n)))
-        .collect();
-    load(&mut index, &mut device, LocalBlock(0));
-    index.insert(LocalBlock(7), far(1 << 20));
-    for n in 1..100 {
-        load(&mut index, &mut device, LocalBlock(n * PAGE_BLOCKS + 100));
-    }
-    index.set_memory(0, 1 << 20);
-    for n in 1..100 {
-        load(&mut index, &mut device, LocalBlock(n * PAGE_BLOCKS + 100));
-    }
-    let again = index.missing(LocalBlock(0)..LocalBlock(1))[0];
-    assert_eq!(again, read, "only its change is in memory");
-    assert!(!index.put_rebuilt(read, &of_log, checked));
-    load(&mut index, &mut device, LocalBlock(0));
-    assert_eq!(index.get(LocalBlock(7)), Some(far(1 << 20)));
 }
 
 #[test]
@@ -786,3 +731,5 @@ fn a_region_with_dirty_blocks_is_not_freed() {
     index.insert(LocalBlock(1), Entry::fragment(Location(9), 100).with_dirty(true));
     index.retire(0, 1);
 }
+
+mod rebuilt;

@@ -21,7 +21,7 @@ use flaz_device::local::{Notify, Permit, Semaphore};
 use flaz_device::{DeviceError, Env, IoBuf};
 use futures_util::future::join_all;
 
-use crate::index::{Entry, PagePlan, PageRead, PageWrite, PagedIndex};
+use crate::index::{DamagedPage, Entry, PagePlan, PageRead, PageWrite, PagedIndex};
 use crate::shard::Platform;
 use crate::shard::io::CacheIo;
 use crate::units::LocalBlock;
@@ -35,16 +35,16 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Times that a page is read before it counts as damaged.
 const READ_TRIES: u32 = 2;
 
-/// Maximum number of pages rebuilt in a run. With more damage, one recovery at the next start is cheaper than a scan of the log per page.
-const REBUILT_MAX: u32 = 64;
+/// Maximum number of rebuilds in a run. With more damage, one recovery at the next start is cheaper than a scan of the log for each.
+const REBUILDS_MAX: u32 = 64;
 
 /// Why pages could not be loaded.
 #[derive(Debug)]
 pub(in crate::shard) enum LoadError {
     /// The device must be fenced before the next await. Pages outside memory are never read again.
     Failed(String),
-    /// A damaged page, and the error. The caller must rebuild it or call [`BlockMap::give_up`](super::BlockMap::give_up).
-    Damaged(PageRead, String),
+    /// The caller must rebuild the page or call [`BlockMap::give_up`](super::BlockMap::give_up).
+    Damaged(DamagedPage),
 }
 
 /// See the module's documentation.
@@ -65,11 +65,10 @@ pub(super) struct Pages {
     next_check: Cell<LocalBlock>,
     /// Why the device must be fenced.
     failure: RefCell<Option<String>>,
-    /// Damaged pages that have not been rebuilt, each with its error.
-    damaged: RefCell<Vec<(PageRead, String)>>,
-    /// One page is rebuilt at a time.
+    /// Damaged pages that have not been rebuilt.
+    damaged: RefCell<Vec<DamagedPage>>,
     rebuilding: Semaphore,
-    rebuilt: Cell<u32>,
+    rebuilds: Cell<u32>,
 }
 
 /// A page that was read, and its changes, if there are some on the device.
@@ -109,7 +108,7 @@ impl Pages {
             failure: RefCell::default(),
             damaged: RefCell::default(),
             rebuilding: Semaphore::new(1),
-            rebuilt: Cell::new(0),
+            rebuilds: Cell::new(0),
         })
     }
 
@@ -158,7 +157,7 @@ impl Pages {
                 let mut index = self.index.borrow_mut();
                 for page in &read {
                     let put = index.put(page.of, &page.bytes, &page.changes);
-                    put.map_err(|why| LoadError::Failed(self.fail(why)))?;
+                    put.map_err(|damaged| LoadError::Failed(self.fail(damaged.why)))?;
                     self.forget_damaged(page.of);
                 }
                 return Ok(());
@@ -197,53 +196,57 @@ impl Pages {
         let is_new = self.reading.borrow_mut().insert(page.slot());
         assert!(is_new, "a page is read once at a time");
         let _reading = Reading(self, page.slot());
-        let mut why = String::new();
-        for tries in 0..READ_TRIES {
-            let read = self.read_slots(io, page, tries == 0).await;
+        for tries in 1.. {
+            let read = self.read_slots(io, page, tries == 1).await;
             let mut index = self.index.borrow_mut();
             if !index.is_wanted(page) {
                 return Ok(None);
             }
-            match read {
+            let mut damaged = match read {
                 Ok(read) => match index.put(page, &read.bytes, &read.changes) {
                     Ok(()) => {
                         self.forget_damaged(page);
                         return Ok(Some(read));
                     }
-                    Err(error) => why = error,
+                    Err(damaged) => damaged,
                 },
-                Err(error) => {
-                    why = error.to_string();
+                Err((error, of_changes)) => {
+                    let why = error.to_string();
                     if io.note_error(&error).is_some() {
                         return Err(LoadError::Failed(unread_page(page, &why)));
                     }
+                    DamagedPage {
+                        page,
+                        of_changes,
+                        why,
+                    }
                 }
+            };
+            if tries == READ_TRIES {
+                damaged.why = unread_page(page, &damaged.why);
+                // Before others that wait for it read it again.
+                self.damaged.borrow_mut().push(damaged.clone());
+                return Err(LoadError::Damaged(damaged));
             }
         }
-        let why = unread_page(page, &why);
-        // Before others that wait for it read it again.
-        self.damaged.borrow_mut().push((page, why.clone()));
-        Err(LoadError::Damaged(page, why))
+        unreachable!("the last try returns")
     }
 
     /// # Errors
     /// One of these pages is damaged, as an earlier load has found.
     fn find_damaged(&self, pages: &[PageRead]) -> Result<(), LoadError> {
         let damaged = self.damaged.borrow();
-        match damaged
+        let found = damaged
             .iter()
-            .find(|(page, _)| pages.iter().any(|other| other.slot() == page.slot()))
-        {
-            Some((page, why)) => Err(LoadError::Damaged(*page, why.clone())),
-            None => Ok(()),
-        }
+            .find(|damaged| pages.iter().any(|page| damaged.affects(page)));
+        found.map_or(Ok(()), |damaged| Err(LoadError::Damaged(damaged.clone())))
     }
 
     /// Gives up all pages outside memory: they are never read again. Returns the reason to fence the device.
     pub(super) fn give_up(&self, error: LoadError) -> String {
         self.index.borrow_mut().abandon();
         match error {
-            LoadError::Failed(why) | LoadError::Damaged(_, why) => self.fail(why),
+            LoadError::Failed(why) | LoadError::Damaged(DamagedPage { why, .. }) => self.fail(why),
         }
     }
 
@@ -252,43 +255,46 @@ impl Pages {
         self.rebuilding.acquire(1).await
     }
 
-    /// Whether one more page may be rebuilt.
+    /// Counts a rebuild. False: there were too many.
     pub(super) fn may_rebuild(&self) -> bool {
-        self.rebuilt.get() < REBUILT_MAX
-    }
-
-    /// A page was rebuilt.
-    pub(super) fn note_rebuilt(&self, page: PageRead) {
-        self.rebuilt.set(self.rebuilt.get() + 1);
-        self.forget_damaged(page);
+        let rebuilds = self.rebuilds.get();
+        self.rebuilds.set(rebuilds + 1);
+        rebuilds < REBUILDS_MAX
     }
 
     /// Clears the mark of a damaged page: it was rebuilt, a later read succeeded, or it was replaced.
     pub(super) fn forget_damaged(&self, page: PageRead) {
         self.damaged
             .borrow_mut()
-            .retain(|(other, _)| other.slot() != page.slot());
+            .retain(|damaged| damaged.page.slot() != page.slot());
     }
 
     /// Reads a page and its changes, at once or, because a slot between them may be damaged, one after the other.
+    ///
+    /// # Errors
+    /// The device's, and whether it failed to read the changes; only if they are read on their own, this is known.
     async fn read_slots<P: Platform>(
         &self,
         io: &CacheIo<P>,
         page: PageRead,
         at_once: bool,
-    ) -> Result<ReadPage, DeviceError> {
+    ) -> Result<ReadPage, (DeviceError, bool)> {
         let (slot, len) = (page.slot(), self.page_bytes);
+        let of_page = |error| (error, false);
         let (bytes, changes) = match page.changes_slot() {
-            None => (io.read_page(slot..slot + 1, len).await?, IoBuf::new(0)),
+            None => (
+                io.read_page(slot..slot + 1, len).await.map_err(of_page)?,
+                IoBuf::new(0),
+            ),
             Some(changes) if at_once => {
                 let slots = slot.min(changes)..slot.max(changes) + 1;
-                let all = io.read_page(slots.clone(), len).await?;
+                let all = io.read_page(slots.clone(), len).await.map_err(of_page)?;
                 let in_slot = |slot: u32| IoBuf::copy_of(&all[(slot - slots.start) as usize * len..][..len]);
                 (in_slot(slot), in_slot(changes))
             }
             Some(changes) => (
-                io.read_page(slot..slot + 1, len).await?,
-                io.read_page(changes..changes + 1, len).await?,
+                io.read_page(slot..slot + 1, len).await.map_err(of_page)?,
+                (io.read_page(changes..changes + 1, len).await).map_err(|error| (error, true))?,
             ),
         };
         Ok(ReadPage {

@@ -161,10 +161,19 @@ impl Store {
     }
 
     /// Replaces a page that cannot be read: see [`PagedIndex::put_rebuilt`].
-    pub(super) fn put_rebuilt(&self, page: PageRead, entries: &[(LocalBlock, Entry)], checked: u64) -> bool {
+    pub(super) fn put_rebuilt(
+        &self,
+        page: PageRead,
+        entries: &[(LocalBlock, Entry)],
+        checked: u64,
+        is_good: bool,
+    ) -> bool {
         let pages = self.pages.as_ref().expect("a table has no pages");
         let blocks = pages.index().borrow().lost_blocks(page);
-        let is_put = pages.index().borrow_mut().put_rebuilt(page, entries, checked);
+        let is_put = pages
+            .index()
+            .borrow_mut()
+            .put_rebuilt(page, entries, checked, is_good);
         if let Some(blocks) = blocks.filter(|_| COMPARES && is_put) {
             let (index, table) = (pages.index().borrow(), self.table.borrow());
             let mut found = Vec::new();

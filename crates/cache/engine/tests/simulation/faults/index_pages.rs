@@ -121,6 +121,31 @@ fn damaged_pages_are_never_used() {
     }
 }
 
+/// A slot with the changes of several pages cannot be read. One rebuild replaces them all: otherwise, each page would cost two errors of
+/// the device, which is fenced after eight.
+#[test]
+fn an_unreadable_slot_of_changes_fences_no_device() {
+    for mode in [Mode::WriteThrough, Mode::WriteBack] {
+        let mut most = 0;
+        for row in 0..4 {
+            let world = world(2, mode);
+            world.sim.block_on(async {
+                let live = world.open().await;
+                used(&live).await;
+                for n in 0..10 * USED {
+                    live.write(n * 37 % USED).await;
+                }
+                let at = world.geometry.index_offset() + (8 * row + 3) * 512;
+                world.cache.mark_bad(at, 512);
+                assert_eq!(right_or_refused(&live).await, 0, "{mode}, row {row}");
+                assert!(!live.failed(), "{mode}, row {row}");
+                most = most.max(live.stats().counts.index_pages_rebuilt);
+            });
+        }
+        assert!(most > 4, "{mode}: {most} pages had their changes in one slot");
+    }
+}
+
 /// The power fails at each event of some reclaims. The next start finds one unfinished, and then pages are damaged.
 #[test]
 fn pages_are_rebuilt_after_a_reclaim_that_was_cut_short() {
