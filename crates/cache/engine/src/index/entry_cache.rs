@@ -72,7 +72,7 @@ impl EntryCache {
         Some(slot.entry.with_hits(0))
     }
 
-    /// A block was read whose page was not in memory: has its entry from now on, unless others in its set were used more.
+    /// A block was read whose page was not in memory: has its entry from now on, unless all others in its set have uses left.
     pub(super) fn put(&mut self, block: LocalBlock, entry: Entry) {
         if self.slots.is_empty() {
             self.slots = vec![[VACANT; WAYS]; self.sets];
@@ -87,7 +87,11 @@ impl EntryCache {
             .iter_mut()
             .min_by_key(|slot| rank(slot))
             .expect("a set has slots");
-        if place.has(block) || place.is_vacant() || place.entry.hits() == 0 {
+        if place.has(block) {
+            place.entry = entry.with_hits(place.entry.hits());
+            return;
+        }
+        if place.is_vacant() || place.entry.hits() == 0 {
             *place = new;
             return;
         }

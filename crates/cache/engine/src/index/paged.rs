@@ -680,8 +680,8 @@ impl PagedIndex {
     /// Forgets a block; returns the entry it had.
     pub fn remove(&mut self, block: LocalBlock) -> Option<Entry> {
         let (_, number) = self.position(block)?;
-        let old = self.get(block)?;
         self.entry_cache.remove(block);
+        let old = self.get(block)?;
         self.change(number, |frame| {
             frame.touch(block);
             frame.leaf.remove(block)

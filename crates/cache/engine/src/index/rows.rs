@@ -15,6 +15,8 @@
 //!
 //! The device is not asked what is in a slot after a crash: see [`super::paged`].
 
+use std::collections::BTreeSet;
+
 use super::slots::{CHANGES_SLOT, ROW_SLOTS};
 
 /// Pages of a row.
@@ -121,6 +123,8 @@ pub(super) struct Rows {
     slots: u32,
     /// Pages of changes that are being written.
     writing: Vec<(u32, Parts)>,
+    /// Rows whose page of changes could not be read: it is not written again.
+    damaged: BTreeSet<u32>,
     /// A write has failed.
     has_failed: bool,
 }
@@ -145,7 +149,13 @@ impl Rows {
     /// Whether changes of the pages of a row can be written now.
     pub(super) fn can_write(&self, row: u32) -> bool {
         let is_writing = self.writing.iter().any(|(other, _)| *other == row);
-        !self.has_failed && changes_slot(row) < self.slots && !is_writing
+        let is_usable = changes_slot(row) < self.slots && !self.damaged.contains(&row);
+        !self.has_failed && is_usable && !is_writing
+    }
+
+    /// The page of changes of a row cannot be read.
+    pub(super) fn note_damaged(&mut self, row: u32) {
+        self.damaged.insert(row);
     }
 
     #[cfg(test)]

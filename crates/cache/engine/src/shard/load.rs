@@ -57,7 +57,13 @@ impl<P: Platform> Shard<P> {
         self.is_known(block)?;
         match self.load_from_memory(block, entry, out) {
             Some(Ok(())) => return Ok(true),
-            Some(Err(error)) => return self.drop_bad(block, entry, Some(&error)).map(|()| false),
+            Some(Err(error)) => {
+                // So that the entry of another copy does not look the same.
+                let pin = self.log.pin(entry.location());
+                self.load_page(block).await;
+                drop(pin);
+                return self.drop_bad(block, entry, Some(&error)).map(|()| false);
+            }
             None => {}
         }
         let hit = self.hit(0, block, entry);

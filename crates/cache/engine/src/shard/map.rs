@@ -57,7 +57,7 @@ pub(super) struct Stale {
 pub(super) struct LostPage {
     page: PageRead,
     pub(super) blocks: Range<LocalBlock>,
-    /// Only its changes cannot be read.
+    /// Only its changes cannot be read, as far as that is known.
     is_good: bool,
     /// The number of the last retirement of a region.
     checked: u64,
@@ -65,6 +65,13 @@ pub(super) struct LostPage {
     stale: BTreeSet<LocalBlock>,
     /// The same for blocks whose last record is in the region being reclaimed.
     pub(super) evacuated: BTreeSet<LocalBlock>,
+}
+
+impl LostPage {
+    /// Whether this is the page whose damage was found.
+    pub(super) fn is_of(&self, damaged: &DamagedPage) -> bool {
+        self.page.slot() == damaged.page.slot()
+    }
 }
 
 /// Records that are not stable yet.
@@ -527,7 +534,7 @@ impl BlockMap {
             stale: self.stale_in(&blocks),
             evacuated: evacuated.range(blocks.clone()).copied().collect(),
             blocks,
-            is_good: damaged.of_changes,
+            is_good: damaged.of_changes && !pages.is_bad(page),
             checked,
         });
         Ok(lost.collect())
@@ -536,6 +543,11 @@ impl BlockMap {
     fn stale_in(&self, blocks: &Range<LocalBlock>) -> BTreeSet<LocalBlock> {
         let stale = self.stale.borrow();
         stale.range(blocks.clone()).map(|(block, _)| *block).collect()
+    }
+
+    /// A rebuild has ended.
+    pub(super) fn end_rebuild(&self) {
+        self.pages().note_rebuild();
     }
 
     /// Number of dirty blocks in a region.

@@ -201,8 +201,10 @@ impl<P: Platform> Shard<P> {
         if blocks <= CACHED_RUN_MAX && self.read_without_pages(first, blocks, &mut out).await? {
             return Ok((out, blocks as u64));
         }
-        let is_loaded = blocks > CACHED_RUN_MAX || self.map.is_loaded(first);
-        self.load_run(run_of(first, blocks)).await;
+        let run = run_of(first, blocks);
+        let last = LocalBlock(run.end.0 - 1);
+        let is_loaded = blocks > CACHED_RUN_MAX || self.map.is_loaded(first) && self.map.is_loaded(last);
+        self.load_run(run).await;
         let mut found = self.look_up(first, blocks, &mut out)?;
         if !is_loaded {
             self.cache_entries(first, blocks);
@@ -535,6 +537,8 @@ mod tests {
     use crate::units::BLOCK_BYTES;
     #[cfg(feature = "planted-bugs")]
     use crate::units::{BlockNumber, LocalBlock};
+    #[cfg(feature = "planted-bugs")]
+    use crate::volume::IoError;
 
     /// Two blocks in different regions are read, one of which is damaged. Returns whether its region was pinned until the other one was
     /// read, if that took longer.
@@ -621,6 +625,54 @@ mod tests {
                 }
             }
             assert!(reads[0] > BLOCKS / 2 && reads[9] * 4 < reads[0], "{reads:?}");
+        });
+        crate::planted::page_index(false);
+    }
+
+    /// A dirty block is damaged in an extent that is in memory, and its entry is cached: its page is loaded before it is handled.
+    #[cfg(feature = "planted-bugs")]
+    #[test]
+    fn a_cached_entry_of_a_damaged_block_in_memory_is_handled() {
+        crate::planted::page_index(true);
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            let store = async |block: u64, what: Append<'_>| {
+                shard.load_page(LocalBlock(block)).await;
+                let appended = (shard.log).append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
+                let appended = appended.expect("there is room");
+                shard.map.install(&shard.log, LocalBlock(block), appended.entry);
+            };
+            for block in 1..1000 {
+                let same = Append::SameFilled {
+                    value: block as u8,
+                    dirty: false,
+                };
+                store(block, same).await;
+                if block % 16 == 0 {
+                    assert!(shard.make_log_stable().await);
+                }
+            }
+            let data = [1; BLOCK_BYTES];
+            let damaged = Append::Packed {
+                codec: flaz_codec::CodecId::RAW,
+                stored: &data,
+                plain_crc: !crc32c::crc32c(&data),
+                dirty: true,
+            };
+            shard.writeback.note_dirty_record();
+            store(0, damaged).await;
+            for turn in 0..3 {
+                for block in 1..1000 {
+                    shard.load_page(LocalBlock(block)).await;
+                }
+                assert!(!shard.map.is_loaded(LocalBlock(0)), "its page has left");
+                let read = shard.read(0, BLOCK_BYTES, false).await;
+                assert!(
+                    matches!(read, Err(IoError::DirtyLost { block: 0 })),
+                    "turn {turn}"
+                );
+            }
         });
         crate::planted::page_index(false);
     }

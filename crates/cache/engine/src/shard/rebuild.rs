@@ -74,7 +74,7 @@ impl<P: Platform> Shard<P> {
     /// The reason why it cannot be rebuilt.
     pub(super) async fn rebuild(&self, damaged: &DamagedPage) -> Result<(), String> {
         let _turn = self.map.turn_to_rebuild().await;
-        let lost = self.map.begin_rebuild(damaged)?;
+        let mut lost = self.map.begin_rebuild(damaged)?;
         if lost.is_empty() {
             return Ok(());
         }
@@ -82,12 +82,12 @@ impl<P: Platform> Shard<P> {
             return Err("a reclaim that was interrupted is not finished".into());
         }
         let shard = self.id.number;
-        match lost.len() {
-            1 => tracing::warn!(shard, "{}; it is rebuilt from the log", damaged.why),
-            pages => tracing::warn!(
+        let (why, pages) = (&damaged.why, lost.len());
+        match damaged.page.changes_slot().filter(|_| damaged.of_changes) {
+            None => tracing::warn!(shard, "{why}; it is rebuilt from the log"),
+            Some(slot) => tracing::warn!(
                 shard,
-                "{}; {pages} pages with changes there are rebuilt from the log",
-                damaged.why
+                "{why}; the pages with changes in slot {slot} are rebuilt from the log, {pages} of them"
             ),
         }
         let regions = self.log.used_regions();
@@ -96,7 +96,8 @@ impl<P: Platform> Shard<P> {
             .map(|region| (region.number, (region.live, self.map.dirty_in(region.number))))
             .collect();
         let victim = self.log.victim();
-        let latest = self.latest_records(regions, &lost).await?;
+        let latest = self.latest_records(regions, &mut lost, damaged).await?;
+        self.map.end_rebuild();
         if self.cache.is_fenced() {
             return Ok(());
         }
@@ -125,11 +126,12 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// What the records of all regions say of the blocks of some pages.
+    /// What the records of all regions say of the blocks of some pages. If these are too many, only the damaged page remains.
     async fn latest_records(
         &self,
         regions: Vec<UsedRegion>,
-        lost: &[LostPage],
+        lost: &mut Vec<LostPage>,
+        damaged: &DamagedPage,
     ) -> Result<BTreeMap<LocalBlock, Latest>, String> {
         let guess = &Guess::default();
         let reads = regions
@@ -139,6 +141,10 @@ impl<P: Platform> Shard<P> {
         while let Some((number, contents)) = reads.next().await {
             if let Some(contents) = contents? {
                 self.add_records(number, &contents, lost, &mut latest);
+            }
+            if latest.len() > BLOCKS_MAX && lost.len() > 1 {
+                lost.retain(|page| page.is_of(damaged));
+                latest.retain(|block, _| lost[0].blocks.contains(block));
             }
             if latest.len() > BLOCKS_MAX {
                 return Err(format!(

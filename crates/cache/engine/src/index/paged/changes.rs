@@ -189,6 +189,13 @@ impl PagedIndex {
         }
     }
 
+    /// A write of changes cannot be completed, because those on the device cannot be read.
+    pub fn note_damaged_changes(&mut self, write: &PageWrite) {
+        if let Written::Changes(row, _) = &write.what {
+            self.rows.note_damaged(*row);
+        }
+    }
+
     /// A write of changes could not be completed: the pages are written instead.
     pub(super) fn give_up_changes(&mut self, frames: &[WrittenFrame]) {
         frames.iter().for_each(|written| self.give_up_frame(*written));

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Leaf, PageRead, PagedIndex, Place};
+use super::{Frame, Leaf, PageRead, PagedIndex, Place, Stored};
 use crate::index::entry::Entry;
+use crate::index::rows;
 use crate::units::LocalBlock;
 
 /// A page that cannot be read.
@@ -44,28 +45,50 @@ impl PagedIndex {
     /// Begins to rebuild a damaged page, and the others that cannot be read for the same reason; no others are rebuilt any more. `None`: the
     /// page is not wanted any more.
     pub fn begin_rebuild(&mut self, damaged: &DamagedPage) -> Option<LostPages> {
-        self.lost_blocks(damaged.page)?;
-        let first = Some(self.directory.find(LocalBlock(0)));
-        let all = std::iter::successors(first, |at| self.directory.next(*at));
-        let lost: Vec<_> = all
-            .filter_map(|at| self.page_to_read(at))
-            .filter(|page| damaged.affects(page))
-            .filter_map(|page| Some((page, self.lost_blocks(page)?)))
-            .collect();
-        self.rebuilt_slots = lost.iter().map(|(page, _)| page.slot()).collect();
+        if !self.is_wanted(damaged.page) {
+            return None;
+        }
+        let pages = match damaged.of_changes {
+            true => self.begin_row(damaged.page),
+            false => vec![damaged.page],
+        };
+        self.rebuilt_slots = pages.iter().map(PageRead::slot).collect();
+        let lost = pages.into_iter().map(|page| (page, self.blocks_of(page)));
         Some(LostPages {
-            pages: lost,
+            pages: lost.collect(),
             checked: self.retired.count(),
         })
+    }
+
+    /// The changes of a page on the device cannot be read: the pages that share them and are not in memory. Those in memory depend on these
+    /// changes no more.
+    fn begin_row(&mut self, page: PageRead) -> Vec<PageRead> {
+        let (row, _) = rows::row_of(page.slot());
+        self.rows.note_damaged(row);
+        let in_row = |slot: u32| rows::row_of(slot).0 == row;
+        for number in 0..self.frames.len() as u32 {
+            let slot = self.frames[number as usize].as_ref().and_then(Frame::slot);
+            if let Some(slot) = slot.filter(|slot| in_row(*slot) && self.rows.stored(*slot) != Stored::No) {
+                self.rows.clear(slot);
+                self.change(number, |frame| frame.touched.set_stored(false));
+            }
+        }
+        let first = Some(self.directory.find(LocalBlock(0)));
+        let all = std::iter::successors(first, |at| self.directory.next(*at));
+        let away = all.filter_map(|at| self.page_to_read(at));
+        away.filter(|other| other.shares_changes(&page)).collect()
+    }
+
+    fn blocks_of(&self, page: PageRead) -> Range<LocalBlock> {
+        let next = self.directory.next(self.directory.find(page.first));
+        page.first..next.map_or(LocalBlock(u64::MAX), |next| self.directory.first(next))
     }
 
     /// The blocks of a page that cannot be read. `None`: it is not wanted any more.
     #[must_use]
     pub fn lost_blocks(&self, page: PageRead) -> Option<Range<LocalBlock>> {
-        let next = self.directory.next(self.directory.find(page.first));
-        let end = next.map_or(LocalBlock(u64::MAX), |next| self.directory.first(next));
         let is_wanted = self.is_away(page) && !self.is_abandoned;
-        is_wanted.then_some(page.first..end)
+        is_wanted.then(|| self.blocks_of(page))
     }
 
     /// Replaces a page that cannot be read by one with its entries, in the order of their blocks, as they were when the rebuild began, at the

@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use flaz_device::deadline::is_timeout;
 use flaz_device::local::{Notify, Permit, Semaphore};
 use flaz_device::{DeviceError, Env, IoBuf};
 use futures_util::future::join_all;
@@ -32,8 +33,8 @@ const WRITES_MAX: usize = 32;
 const FAILED_BATCHES_MAX: u32 = 4;
 /// How long the task waits after a failed write.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Times that a page is read before it counts as damaged.
-const READ_TRIES: u32 = 2;
+/// How a page and its changes are read, at once or not, before the page counts as damaged.
+const READ_TRIES: [bool; 2] = [true, false];
 
 /// Maximum number of rebuilds in a run. With more damage, one recovery at the next start is cheaper than a scan of the log for each.
 const REBUILDS_MAX: u32 = 64;
@@ -196,13 +197,14 @@ impl Pages {
         let is_new = self.reading.borrow_mut().insert(page.slot());
         assert!(is_new, "a page is read once at a time");
         let _reading = Reading(self, page.slot());
-        for tries in 1.. {
-            let read = self.read_slots(io, page, tries == 1).await;
+        let mut last = None;
+        for at_once in READ_TRIES {
+            let read = self.read_slots(io, page, at_once).await;
             let mut index = self.index.borrow_mut();
             if !index.is_wanted(page) {
                 return Ok(None);
             }
-            let mut damaged = match read {
+            last = Some(match read {
                 Ok(read) => match index.put(page, &read.bytes, &read.changes) {
                     Ok(()) => {
                         self.forget_damaged(page);
@@ -212,7 +214,9 @@ impl Pages {
                 },
                 Err((error, of_changes)) => {
                     let why = error.to_string();
-                    if io.note_error(&error).is_some() {
+                    // If a slot between them is damaged, that is no error of these.
+                    let counts = !at_once || page.changes_slot().is_none() || is_timeout(&error);
+                    if counts && io.note_error(&error).is_some() {
                         return Err(LoadError::Failed(unread_page(page, &why)));
                     }
                     DamagedPage {
@@ -221,15 +225,13 @@ impl Pages {
                         why,
                     }
                 }
-            };
-            if tries == READ_TRIES {
-                damaged.why = unread_page(page, &damaged.why);
-                // Before others that wait for it read it again.
-                self.damaged.borrow_mut().push(damaged.clone());
-                return Err(LoadError::Damaged(damaged));
-            }
+            });
         }
-        unreachable!("the last try returns")
+        let mut damaged = last.expect("it was read");
+        damaged.why = unread_page(page, &damaged.why);
+        // Before others that wait for it read it again.
+        self.damaged.borrow_mut().push(damaged.clone());
+        Err(LoadError::Damaged(damaged))
     }
 
     /// # Errors
@@ -255,11 +257,21 @@ impl Pages {
         self.rebuilding.acquire(1).await
     }
 
-    /// Counts a rebuild. False: there were too many.
+    /// Whether one more rebuild may begin.
     pub(super) fn may_rebuild(&self) -> bool {
-        let rebuilds = self.rebuilds.get();
-        self.rebuilds.set(rebuilds + 1);
-        rebuilds < REBUILDS_MAX
+        self.rebuilds.get() < REBUILDS_MAX
+    }
+
+    /// A rebuild has ended.
+    pub(super) fn note_rebuild(&self) {
+        self.rebuilds.set(self.rebuilds.get() + 1);
+    }
+
+    /// Whether the slot of a page cannot be read, as far as loads have found.
+    pub(super) fn is_bad(&self, page: PageRead) -> bool {
+        let damaged = self.damaged.borrow();
+        let mut damaged = damaged.iter().filter(|damaged| !damaged.of_changes);
+        damaged.any(|damaged| damaged.page.slot() == page.slot())
     }
 
     /// Clears the mark of a damaged page: it was rebuilt, a later read succeeded, or it was replaced.
@@ -377,6 +389,7 @@ impl Pages {
             };
             if let Err(why) = completed {
                 tracing::warn!(slot = write.slot(), why, "changes of index pages cannot be read");
+                self.index.borrow_mut().note_damaged_changes(write);
             }
         }
     }
