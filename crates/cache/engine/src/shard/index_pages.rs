@@ -195,9 +195,9 @@ mod tests {
     use crate::planted::{PlantedBug, page_index, plant};
     use crate::policy::Ring;
     use crate::shard::Shard;
-    use crate::shard::log::{Append, Class};
-    use crate::shard::simulated::{Disks, Simulated};
-    use crate::units::{BlockNumber, LocalBlock};
+    use crate::shard::log::Append;
+    use crate::shard::simulated::{Disks, Simulated, store};
+    use crate::units::LocalBlock;
 
     /// The dirty blocks before and after the device dies and a region that is full of them is reclaimed, which `frees` it. Of their pages
     /// only a few are in memory.
@@ -209,15 +209,8 @@ mod tests {
             for block in 0..200 {
                 shard.writeback.note_dirty_record();
                 let value = block as u8;
-                shard.load_page(LocalBlock(block)).await;
                 let what = Append::SameFilled { value, dirty: true };
-                let appended = shard
-                    .log
-                    .append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
-                let entry = appended.expect("there is room").entry;
-                shard
-                    .map
-                    .install(&shard.log, LocalBlock(block), entry.with_dirty(true));
+                store(&shard, Ring::Main, block, what).await;
             }
             shard.log.close_regions();
             assert!(shard.make_log_stable().await);
@@ -242,16 +235,11 @@ mod tests {
     /// Stores clean blocks in main, all in one region.
     async fn stored(shard: &Rc<Shard<Simulated>>, blocks: impl Iterator<Item = u64>) {
         for block in blocks {
-            shard.load_page(LocalBlock(block)).await;
             let what = Append::SameFilled {
                 value: block as u8,
                 dirty: false,
             };
-            let appended = shard
-                .log
-                .append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
-            let entry = appended.expect("there is room").entry;
-            shard.map.install(&shard.log, LocalBlock(block), entry);
+            store(shard, Ring::Main, block, what).await;
         }
         shard.log.close_regions();
         assert!(shard.make_log_stable().await);

@@ -58,7 +58,7 @@ impl<P: Platform> Shard<P> {
         match self.load_from_memory(block, entry, out) {
             Some(Ok(())) => return Ok(true),
             Some(Err(error)) => {
-                // So that the entry of another copy does not look the same.
+                // While the region is pinned, no other copy gets the same location.
                 let pin = self.log.pin(entry.location());
                 self.load_page(block).await;
                 drop(pin);

@@ -532,11 +532,13 @@ mod tests {
     use crate::format::geometry::GeometryOptions;
     use crate::policy::Ring;
     #[cfg(feature = "planted-bugs")]
-    use crate::shard::log::{Append, Class};
+    use crate::shard::log::Append;
+    #[cfg(feature = "planted-bugs")]
+    use crate::shard::simulated::store;
     use crate::shard::simulated::{Disks, append, raw};
     use crate::units::BLOCK_BYTES;
     #[cfg(feature = "planted-bugs")]
-    use crate::units::{BlockNumber, LocalBlock};
+    use crate::units::LocalBlock;
     #[cfg(feature = "planted-bugs")]
     use crate::volume::IoError;
 
@@ -587,20 +589,17 @@ mod tests {
         disks.sim.block_on(async {
             let shard = disks.shard(1);
             let data = |block: u64| [block as u8; BLOCK_BYTES];
-            let store = |block: u64, data: &[u8]| {
+            let store = async |block: u64, data: &[u8]| {
                 let what = Append::Packed {
                     codec: flaz_codec::CodecId::RAW,
                     stored: data,
                     plain_crc: crc32c::crc32c(data),
                     dirty: false,
                 };
-                let appended = (shard.log).append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
-                let entry = appended.expect("there is room").entry;
-                shard.map.install(&shard.log, LocalBlock(block), entry);
+                store(&shard, Ring::Main, block, what).await;
             };
             for block in 0..1000 {
-                shard.load_page(LocalBlock(block)).await;
-                store(block, &data(block));
+                store(block, &data(block)).await;
                 if block % 16 == 15 {
                     assert!(shard.make_log_stable().await);
                 }
@@ -620,8 +619,7 @@ mod tests {
                 }
                 reads.push(page_reads() - before);
                 if turn == 5 {
-                    shard.load_page(LocalBlock(61)).await;
-                    store(61, &data(62));
+                    store(61, &data(62)).await;
                 }
             }
             assert!(reads[0] > BLOCKS / 2 && reads[9] * 4 < reads[0], "{reads:?}");
@@ -637,18 +635,12 @@ mod tests {
         let disks = Disks::new(8 << 20, GeometryOptions::default());
         disks.sim.block_on(async {
             let shard = disks.shard(1);
-            let store = async |block: u64, what: Append<'_>| {
-                shard.load_page(LocalBlock(block)).await;
-                let appended = (shard.log).append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
-                let appended = appended.expect("there is room");
-                shard.map.install(&shard.log, LocalBlock(block), appended.entry);
-            };
             for block in 1..1000 {
                 let same = Append::SameFilled {
                     value: block as u8,
                     dirty: false,
                 };
-                store(block, same).await;
+                store(&shard, Ring::Main, block, same).await;
                 if block % 16 == 0 {
                     assert!(shard.make_log_stable().await);
                 }
@@ -661,7 +653,7 @@ mod tests {
                 dirty: true,
             };
             shard.writeback.note_dirty_record();
-            store(0, damaged).await;
+            store(&shard, Ring::Main, 0, damaged).await;
             for turn in 0..3 {
                 for block in 1..1000 {
                     shard.load_page(LocalBlock(block)).await;

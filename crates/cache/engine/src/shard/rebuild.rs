@@ -226,22 +226,17 @@ mod tests {
     use crate::planted::page_index;
     use crate::policy::Ring;
     use crate::shard::Shard;
-    use crate::shard::log::{Append, Class, Copies};
-    use crate::shard::simulated::{Disks, Simulated};
-    use crate::units::{BlockNumber, LocalBlock};
+    use crate::shard::log::{Append, Copies};
+    use crate::shard::simulated::{self, Disks, Simulated};
+    use crate::units::LocalBlock;
 
     /// Stores a block in main.
     async fn store(shard: &Rc<Shard<Simulated>>, block: u64, value: u8, dirty: bool) {
         if dirty {
             shard.writeback.note_dirty_record();
         }
-        shard.load_page(LocalBlock(block)).await;
         let what = Append::SameFilled { value, dirty };
-        let appended = shard
-            .log
-            .append(Ring::Main, BlockNumber(block), what, Class::Reclaim);
-        let entry = appended.expect("there is room").entry.with_dirty(dirty);
-        shard.map.install(&shard.log, LocalBlock(block), entry);
+        simulated::store(shard, Ring::Main, block, what).await;
     }
 
     async fn close(shard: &Rc<Shard<Simulated>>) {

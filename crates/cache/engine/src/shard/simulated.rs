@@ -112,6 +112,15 @@ pub(super) fn append(shard: &Rc<Shard<Simulated>>, ring: Ring, block: u64, what:
     appended.expect("there is room").lsn
 }
 
+/// Appends a record of a block, and sets its entry.
+#[cfg(feature = "planted-bugs")]
+pub(super) async fn store(shard: &Rc<Shard<Simulated>>, ring: Ring, block: u64, what: Append<'_>) {
+    shard.load_page(LocalBlock(block)).await;
+    let appended = shard.log.append(ring, BlockNumber(block), what, Class::Reclaim);
+    let entry = appended.expect("there is room").entry;
+    shard.map.install(&shard.log, LocalBlock(block), entry);
+}
+
 /// A dirty block that is stored as it is.
 pub(super) fn raw(data: &[u8]) -> Append<'_> {
     Append::Packed {

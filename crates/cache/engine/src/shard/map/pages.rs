@@ -6,7 +6,7 @@
 //! - A page is read once at a time. A dropped read leaves nothing behind except the mark of a damaged page.
 //! - Only the task writes, one batch at a time: a dropped request cannot leave a write in flight to a slot that counts as free.
 //! - Loads of a damaged page fail with [`LoadError::Damaged`] until the shard has rebuilt it from the log, or a later read succeeds. If it
-//!   cannot be rebuilt, or the device is already fenced, all pages outside memory are given up.
+//!   cannot be rebuilt, or the device is already fenced, no page outside memory is read again.
 //! - Nothing is written after a fence. Pages are read as long as dirty blocks are wanted and the device answers: see [`Pages::after_fence`].
 //!
 //! [`STRIPE_BLOCKS`]: crate::units::STRIPE_BLOCKS
@@ -214,7 +214,7 @@ impl Pages {
                 },
                 Err((error, of_changes)) => {
                     let why = error.to_string();
-                    // If a slot between them is damaged, that is no error of these.
+                    // The slot that cannot be read may lie between the two. The second try tells.
                     let counts = !at_once || page.changes_slot().is_none() || is_timeout(&error);
                     if counts && io.note_error(&error).is_some() {
                         return Err(LoadError::Failed(unread_page(page, &why)));
@@ -284,7 +284,7 @@ impl Pages {
     /// Reads a page and its changes, at once or, because a slot between them may be damaged, one after the other.
     ///
     /// # Errors
-    /// The device's, and whether it failed to read the changes; only if they are read on their own, this is known.
+    /// The error of the device, and whether it is known to be that of the changes: they were read on their own.
     async fn read_slots<P: Platform>(
         &self,
         io: &CacheIo<P>,
