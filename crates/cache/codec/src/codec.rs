@@ -88,6 +88,9 @@ pub enum DecodeError {
     /// The codec does not compress blocks together.
     #[error("several blocks in one stream, of a codec that does not compress blocks together")]
     NoGroups,
+    /// The dictionary that the block was compressed with is not there.
+    #[error("compressed with dictionary {0}, which the cache does not have")]
+    NoDictionary(u8),
     /// No codec of this version has this number.
     #[error("no codec has the number {0}: written by a newer version, or damaged")]
     UnknownCodec(u8),

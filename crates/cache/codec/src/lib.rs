@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `codec` | traits, numbers and errors; depends on no other module |
 //! | `none`, `lz4`, `zstd`, `zlib`, `lzo` | one codec each |
+//! | [`Dictionary`] | what blocks of one cache have in common |
 //! | `registry` | list of the codecs, search by number or name, decoders |
 //! | `spec` | a codec and its level as users write them |
 //! | `choice` | what a cache compresses with: a codec, or `auto` |
@@ -29,6 +30,7 @@
 mod choice;
 mod codec;
 pub mod compressibility;
+mod dictionary;
 mod lz4;
 mod lzo;
 mod memory;
@@ -42,10 +44,11 @@ mod zstd;
 
 pub use choice::CodecChoice;
 pub use codec::{CodecId, DecodeError, Decoder, Encoder};
+pub use dictionary::{DICTIONARIES_MAX, Dictionaries, Dictionary};
 pub use memory::context_bytes;
 pub use meter::Meter;
 pub use registry::{Decoders, choices, ids};
-pub use spec::{CodecSpec, SpecError, encoder};
+pub use spec::{CodecSpec, SpecError, encoder, encoder_with};
 
 #[cfg(test)]
 mod tests;

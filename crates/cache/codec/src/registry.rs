@@ -3,6 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use crate::codec::{Codec, CodecId, DecodeError, Decoder, Levels};
+use crate::dictionary::{Dictionaries, Dictionary};
 use crate::work;
 use crate::{lz4, lzo, none, zlib, zstd};
 
@@ -19,18 +20,20 @@ pub(crate) fn by_name(name: &str) -> Option<&'static Codec> {
 }
 
 impl CodecId {
-    /// The name of the codec, if one has this number.
+    /// The name of the codec, with a dictionary or without one, if one has this number.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
-        by_id(self).map(|codec| codec.name)
+        let codec = self.dictionary().map_or(self, |_| Self::ZSTD);
+        by_id(codec).map(|codec| codec.name)
     }
 }
 
 impl fmt::Display for CodecId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.pad(name),
-            None => write!(f, "codec {}", self.0),
+        match (self.name(), self.dictionary()) {
+            (Some(name), None) => f.pad(name),
+            (Some(name), Some(_)) => f.pad(&format!("{name} with dictionary")),
+            (None, _) => write!(f, "codec {}", self.0),
         }
     }
 }
@@ -65,6 +68,8 @@ pub fn choices() -> String {
 #[derive(Default)]
 pub struct Decoders {
     made: [Option<Box<dyn Decoder + Send>>; REGISTRY.len()],
+    with_dictionary: Option<zstd::ZstdDecoder>,
+    dictionaries: Dictionaries,
 }
 
 impl Decoders {
@@ -74,19 +79,27 @@ impl Decoders {
         Self::default()
     }
 
+    /// Restores blocks that were compressed with these dictionaries, too.
+    pub fn set_dictionaries(&mut self, dictionaries: Dictionaries) {
+        self.dictionaries = dictionaries;
+    }
+
     /// Decompresses the output of codec `id` into the whole of `block`.
     ///
     /// # Errors
-    /// As [`Decoder::decompress`], and if no codec has that number.
+    /// As [`Decoder::decompress`], and if no codec has that number, or the dictionary is not there.
     pub fn decompress(&mut self, id: CodecId, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
         work::restored(id, 1);
-        self.decoder(id)?.decompress(input, block)
+        match self.dictionary(id)? {
+            Some((decoder, dictionary)) => decoder.restore(input, block, Some(dictionary)),
+            None => self.decoder(id)?.decompress(input, block),
+        }
     }
 
     /// Decompresses the first blocks of a group of codec `id`, as many as `blocks` has room for.
     ///
     /// # Errors
-    /// As [`Decoder::decompress_first`], and if no codec has that number.
+    /// As [`Decoder::decompress_first`], and if no codec has that number, or the dictionary is not there.
     pub fn decompress_first(
         &mut self,
         id: CodecId,
@@ -95,7 +108,26 @@ impl Decoders {
         blocks: &mut [u8],
     ) -> Result<(), DecodeError> {
         work::restored(id, (blocks.len() / block_bytes.max(1)) as u64);
-        self.decoder(id)?.decompress_first(input, block_bytes, blocks)
+        match self.dictionary(id)? {
+            Some((decoder, dictionary)) => {
+                decoder.restore_first(input, block_bytes, blocks, Some(dictionary))
+            }
+            None => self.decoder(id)?.decompress_first(input, block_bytes, blocks),
+        }
+    }
+
+    /// The dictionary that `id` names, and a decoder for it.
+    fn dictionary(
+        &mut self,
+        id: CodecId,
+    ) -> Result<Option<(&mut zstd::ZstdDecoder, &Dictionary)>, DecodeError> {
+        let Some(number) = id.dictionary() else {
+            return Ok(None);
+        };
+        let dictionary = self.dictionaries[usize::from(number)].as_deref();
+        let dictionary = dictionary.ok_or(DecodeError::NoDictionary(number))?;
+        let decoder = self.with_dictionary.get_or_insert_with(zstd::ZstdDecoder::new);
+        Ok(Some((decoder, dictionary)))
     }
 
     fn decoder(&mut self, id: CodecId) -> Result<&mut Box<dyn Decoder + Send>, DecodeError> {

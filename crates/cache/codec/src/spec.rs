@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{Codec, CodecId, Encoder};
+use crate::dictionary::Dictionary;
 use crate::registry::{by_id, by_name, choices};
 use crate::{lz4, none, zlib, zstd};
 
@@ -172,4 +174,10 @@ impl SpecError {
 #[must_use]
 pub fn encoder(spec: CodecSpec) -> Box<dyn Encoder + Send> {
     (spec.codec().encoder)(spec.level())
+}
+
+/// An encoder for the codec of `dictionary`, which uses it. `None`: the contents are only good for decoding.
+#[must_use]
+pub fn encoder_with(dictionary: Arc<Dictionary>) -> Option<Box<dyn Encoder + Send>> {
+    zstd::encoder_with(dictionary)
 }

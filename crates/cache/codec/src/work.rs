@@ -41,7 +41,7 @@ pub fn take() -> Work {
 }
 
 fn add(counts: &[Cell<u64>; CODECS], codec: CodecId, blocks: u64) {
-    if let Some(count) = counts.get(usize::from(codec.0)) {
+    if let Some(count) = counts.get(usize::from(codec.dictionary().map_or(codec, |_| CodecId::ZSTD).0)) {
         count.set(count.get() + blocks);
     }
 }

@@ -6,11 +6,14 @@
 //! Blocks that are compressed together are one frame, in which each of them is a block of Zstandard. A decoder can stop after any
 //! of them: see [`first_blocks`].
 
+use std::sync::Arc;
+
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd::zstd_safe::{CParameter, DCtx, DParameter, FrameFormat, InBuffer, OutBuffer, ResetDirective};
 
 use crate::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
+use crate::dictionary::Dictionary;
 use crate::memory::Counted;
 
 impl CodecId {
@@ -32,7 +35,11 @@ pub(crate) static CODEC: Codec = Codec {
         let made = compressor(level);
         // The library allocates its tables with the first block.
         let memory = Counted::new(0);
-        Box::new(ZstdEncoder { made, memory })
+        Box::new(ZstdEncoder {
+            made,
+            memory,
+            _dictionary: None,
+        })
     },
     decoder: || Box::new(ZstdDecoder::new()),
 };
@@ -47,9 +54,23 @@ const TYPE_REPEATED: u32 = 1;
 struct ZstdEncoder {
     made: Compressor<'static>,
     memory: Counted,
+    /// `made` refers to it, so it is dropped later.
+    _dictionary: Option<Arc<Dictionary>>,
 }
 
-struct ZstdDecoder {
+/// An encoder that compresses with a dictionary.
+pub(crate) fn encoder_with(dictionary: Arc<Dictionary>) -> Option<Box<dyn Encoder + Send>> {
+    let mut made = compressor(dictionary.codec().level());
+    made.context_mut().ref_cdict(dictionary.encoder()?).ok()?;
+    let memory = Counted::new(0);
+    Some(Box::new(ZstdEncoder {
+        made,
+        memory,
+        _dictionary: Some(dictionary),
+    }))
+}
+
+pub(crate) struct ZstdDecoder {
     context: DCtx<'static>,
     memory: Counted,
     /// The first blocks of a frame.
@@ -91,7 +112,7 @@ fn compressor(level: i8) -> Compressor<'static> {
 }
 
 impl ZstdDecoder {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut context = DCtx::try_create().expect("the library has memory for a decompressor");
         context
             .set_parameter(DParameter::Format(FrameFormat::Magicless))
@@ -103,6 +124,52 @@ impl ZstdDecoder {
             part: Vec::new(),
         }
     }
+
+    /// As [`Decoder::decompress`], with the dictionary that the block was compressed with.
+    pub(crate) fn restore(
+        &mut self,
+        input: &[u8],
+        block: &mut [u8],
+        dictionary: Option<&Dictionary>,
+    ) -> Result<(), DecodeError> {
+        let found = decompress(&mut self.context, input, block, dictionary)
+            .ok_or_else(|| DecodeError::damaged(&CODEC, input))?;
+        self.memory.set(self.context.sizeof() + self.part.capacity());
+        exactly(&CODEC, block.len(), found)
+    }
+
+    /// As [`Decoder::decompress_first`], with the dictionary that the blocks were compressed with.
+    pub(crate) fn restore_first(
+        &mut self,
+        input: &[u8],
+        block_bytes: usize,
+        blocks: &mut [u8],
+        dictionary: Option<&Dictionary>,
+    ) -> Result<(), DecodeError> {
+        let damaged = DecodeError::damaged(&CODEC, input);
+        let (last, end) = first_blocks(input, blocks.len() / block_bytes).ok_or(damaged)?;
+        self.part.clear();
+        self.part.extend_from_slice(&input[..end]);
+        self.part[last] |= 1;
+        let found = decompress(&mut self.context, &self.part, blocks, dictionary)
+            .ok_or_else(|| DecodeError::damaged(&CODEC, input))?;
+        self.memory.set(self.context.sizeof() + self.part.capacity());
+        exactly(&CODEC, blocks.len(), found)
+    }
+}
+
+/// The number of bytes that a frame has become. `None`: it is damaged.
+fn decompress(
+    context: &mut DCtx<'static>,
+    input: &[u8],
+    blocks: &mut [u8],
+    dictionary: Option<&Dictionary>,
+) -> Option<usize> {
+    let found = match dictionary {
+        Some(dictionary) => context.decompress_using_ddict(blocks, input, dictionary.decoder()),
+        None => context.decompress(blocks, input),
+    };
+    found.ok()
 }
 
 impl Encoder for ZstdEncoder {
@@ -138,10 +205,7 @@ impl Encoder for ZstdEncoder {
 
 impl Decoder for ZstdDecoder {
     fn decompress(&mut self, input: &[u8], block: &mut [u8]) -> Result<(), DecodeError> {
-        let damaged = DecodeError::damaged(&CODEC, input);
-        let found = self.context.decompress(block, input).map_err(|_| damaged)?;
-        self.memory.set(self.context.sizeof());
-        exactly(&CODEC, block.len(), found)
+        self.restore(input, block, None)
     }
 
     fn decompress_first(
@@ -150,16 +214,6 @@ impl Decoder for ZstdDecoder {
         block_bytes: usize,
         blocks: &mut [u8],
     ) -> Result<(), DecodeError> {
-        let damaged = DecodeError::damaged(&CODEC, input);
-        let (last, end) = first_blocks(input, blocks.len() / block_bytes).ok_or(damaged)?;
-        self.part.clear();
-        self.part.extend_from_slice(&input[..end]);
-        self.part[last] |= 1;
-        let found = self
-            .context
-            .decompress(blocks, &self.part[..])
-            .map_err(|_| damaged)?;
-        self.memory.set(self.context.sizeof() + self.part.capacity());
-        exactly(&CODEC, blocks.len(), found)
+        self.restore_first(input, block_bytes, blocks, None)
     }
 }
