@@ -60,6 +60,9 @@ pub trait Env: Clone + 'static {
         job: impl FnOnce() -> T + Send + 'static,
     ) -> T;
 
+    /// Runs a `job` that takes up to a few seconds, apart from the jobs of [`Env::compute`], and returns its result.
+    async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T;
+
     /// Number of cores that [`Env::compute`] can use; 1 means that splitting work gains nothing.
     fn parallelism(&self) -> usize;
 

@@ -1,4 +1,4 @@
-//! Threads for work that would block an executor: codec jobs of large requests, and blocking calls.
+//! Threads for work that would block an executor: codec jobs of large requests, blocking calls, and long computations.
 //!
 //! The codec threads are one pool for the whole process, by default one thread per core ([`configure`] changes that).
 //! They serve two bounded queues, reads first, because a client waits for them (FlaZ, section on parallelism). If the
@@ -21,6 +21,9 @@ pub const QUEUE_MAX: usize = 1024;
 pub const BLOCKING_THREADS: usize = 2;
 /// Maximum number of codec threads.
 pub const THREADS_MAX: usize = 256;
+
+/// The nice value of threads that have the least claim to a processor.
+const LEAST_PRIORITY: i32 = 19;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -89,6 +92,7 @@ struct Pool {
 
 static CODEC: OnceLock<&'static Pool> = OnceLock::new();
 static BLOCKING: OnceLock<&'static Pool> = OnceLock::new();
+static LONG: OnceLock<&'static Pool> = OnceLock::new();
 
 /// The codec threads are already running, with another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,6 +128,8 @@ fn start_codec(threads: usize) -> &'static Pool {
     if threads > 1 {
         pool.start("codec");
     }
+    // Started with the others, not when there may be no more threads.
+    long_jobs();
     pool
 }
 
@@ -153,6 +159,27 @@ pub async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'stati
         pool
     });
     on(pool, Priority::Write, job).await
+}
+
+/// Runs a job that computes for up to a few seconds, on a thread that has the least claim to a processor. One such job runs at a time.
+pub(crate) async fn long<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+    on(long_jobs(), Priority::Write, job).await
+}
+
+fn long_jobs() -> &'static Pool {
+    LONG.get_or_init(|| {
+        let pool = Pool::new(1);
+        pool.start("long");
+        let lower = || {
+            // Without this, the thread has the same claim as the others.
+            let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
+        };
+        assert!(
+            pool.push(Priority::Read, Box::new(lower)).is_ok(),
+            "the queue is empty"
+        );
+        pool
+    })
 }
 
 async fn on<T: Send + 'static>(

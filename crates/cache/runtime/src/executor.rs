@@ -295,6 +295,10 @@ impl Env for Rt {
         compute::run(priority, job).await
     }
 
+    async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        compute::long(job).await
+    }
+
     fn parallelism(&self) -> usize {
         compute::threads()
     }

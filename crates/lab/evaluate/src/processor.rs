@@ -278,6 +278,10 @@ impl Env for EvaluationEnv {
         result
     }
 
+    async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        self.compute(Priority::Write, job).await
+    }
+
     fn parallelism(&self) -> usize {
         self.parallelism
     }

@@ -145,6 +145,10 @@ impl Env for SimEnv {
         job()
     }
 
+    async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        self.compute(Priority::Write, job).await
+    }
+
     fn parallelism(&self) -> usize {
         self.core.parallelism.get()
     }
