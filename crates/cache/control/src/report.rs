@@ -333,6 +333,9 @@ pub struct CodecReport {
     /// Groups that had lost some of their blocks when their region was freed.
     #[serde(default)]
     pub divided_groups: u64,
+    /// Dictionaries that were trained for blocks that are compressed again.
+    #[serde(default)]
+    pub dictionaries: u64,
     /// Time that reclaim waited for this, in seconds.
     #[serde(default)]
     pub recompress_s: f64,

@@ -4,11 +4,13 @@
 //! ends where recovery would end it: an extent that was never known to be stable and that a power cut tore is no damage.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
-use flaz_codec::{CodecId, Decoders};
+use flaz_codec::{CodecChoice, CodecId, DICTIONARIES_MAX, Decoders, Dictionaries, Dictionary};
 use flaz_device::{Device, IoBuf};
 
 use crate::cache::{CacheError, Unreadable};
+use crate::format::dictionary::{DictionarySlot, StoredDictionary};
 use crate::format::extent::{ExtentHeader, FragmentIdentity, Record, RecordKind, header_copy_bytes};
 use crate::format::geometry::{PAGE_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_SLOTS};
 use crate::format::manifest::{ManifestEntry, RegionUse, entries_checksum};
@@ -45,6 +47,17 @@ pub enum Object {
         shard: u32,
         /// Regions in use.
         in_use: u64,
+    },
+    /// A dictionary of a shard.
+    Dictionary {
+        /// The shard.
+        shard: u32,
+        /// Its number in the shard.
+        number: u8,
+        /// Blocks are compressed with the one of the highest generation.
+        generation: u32,
+        /// Bytes of its contents.
+        bytes: u64,
     },
     /// The index image of a shard.
     Index {
@@ -184,6 +197,7 @@ pub async fn walk<C: Device>(
     walk.superblocks().await?;
     walk.intents().await?;
     for shard in 0..superblock.geometry.shard_count {
+        walk.dictionaries(shard).await?;
         walk.shard(shard).await?;
     }
     Ok(superblock)
@@ -268,6 +282,47 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
             self.done += part;
         }
         Ok(bytes)
+    }
+
+    /// The dictionaries of a shard, for its fragments.
+    async fn dictionaries(&mut self, shard: u32) -> Result<(), CacheError> {
+        let geometry = self.superblock.geometry;
+        let len = u64::from(geometry.dictionary_bytes);
+        let mut dictionaries = Dictionaries::default();
+        for number in (0..DICTIONARIES_MAX as u8).filter(|_| len > 0) {
+            let offset = geometry.dictionary_offset(shard, number);
+            let bytes = self.read(offset, len).await?;
+            let slot = DictionarySlot {
+                cache: self.superblock.cache_id(),
+                shard,
+                number,
+            };
+            let stored = match StoredDictionary::parse(&bytes, slot) {
+                Ok(None) => continue,
+                Ok(Some(stored)) => stored,
+                Err(error) => {
+                    self.tell(Finding::bad("dictionary", offset, len, error));
+                    continue;
+                }
+            };
+            let codec = CodecChoice::Auto.second();
+            let usable = codec.and_then(|codec| Dictionary::new(&stored.contents, codec));
+            self.tell(match &usable {
+                Some(_) => {
+                    let object = Object::Dictionary {
+                        shard,
+                        number,
+                        generation: stored.generation,
+                        bytes: stored.contents.len() as u64,
+                    };
+                    Finding::good("dictionary", offset, len, object)
+                }
+                None => Finding::bad("dictionary", offset, len, "the codec does not take its contents"),
+            });
+            dictionaries[usize::from(number)] = usable.map(Arc::new);
+        }
+        self.decoders.set_dictionaries(dictionaries);
+        Ok(())
     }
 
     async fn shard(&mut self, shard: u32) -> Result<(), CacheError> {
@@ -645,7 +700,8 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                 };
                 let name = codec.name().filter(|_| codec != CodecId::RAW).unwrap_or("raw");
                 let kind = if is_group { "group" } else { "fragment" };
-                Finding::good(&format!("{kind}-{name}"), offset, len, object)
+                let with = codec.dictionary().map_or("", |_| "-dictionary");
+                Finding::good(&format!("{kind}-{name}{with}"), offset, len, object)
             }
             // The origin has older contents, unless a later record marks the block as cleaned, as one does for every block if
             // the superblock says that none is dirty.

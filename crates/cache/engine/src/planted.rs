@@ -47,6 +47,10 @@ pub enum PlantedBug {
     RebuiltWithRemoved,
     /// A rebuilt index page has clean blocks of a region that all blocks have left.
     RebuiltFromLeft,
+    /// An extent with a block that needs a dictionary ends the log of an open region.
+    DictionaryTrusted,
+    /// A dictionary takes the number of one that blocks still need.
+    DictionaryReplaced,
     /// An index page is rebuilt without the records that are only in memory.
     RebuiltFromDevice,
     /// A clean stop keeps an image of index pages before their changes are written.
@@ -168,6 +172,7 @@ impl PlantedBug {
         Self::OvertakenReadJoined,
         Self::DeadMemberMoved,
         Self::OvertakenMemberGrouped,
+        Self::DictionaryTrusted,
         Self::RetireSkipped,
         Self::TrimKeepsCopy,
         Self::UnknownPartsStored,
@@ -235,7 +240,10 @@ impl PlantedBug {
     /// Whether it affects only groups.
     #[must_use]
     pub fn is_of_groups(self) -> bool {
-        matches!(self, Self::DeadMemberMoved | Self::OvertakenMemberGrouped)
+        matches!(
+            self,
+            Self::DeadMemberMoved | Self::OvertakenMemberGrouped | Self::DictionaryTrusted
+        )
     }
 
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be discarded, opened again, killed and lose power,

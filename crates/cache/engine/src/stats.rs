@@ -192,6 +192,8 @@ counters! {
     grouped_blocks,
     /// Groups that reclaim found without some of their blocks.
     groups_divided,
+    /// Dictionaries made for that.
+    dictionaries_made,
     /// Bytes of fragments that this saved.
     repacked_saved_bytes,
     /// Time that reclaim waited for this, in nanoseconds.
@@ -498,6 +500,8 @@ pub struct Holdings {
     pub extent_bytes: u64,
     /// Bytes of memory of the latency histograms.
     pub histogram_bytes: u64,
+    /// Memory of the samples for a dictionary, in bytes.
+    pub sample_bytes: u64,
     /// Bytes of all regions. On a device that several caches share, of those that have space.
     pub capacity_bytes: u64,
     /// Bytes of regions in use, per ring: probation, main.
@@ -551,6 +555,7 @@ impl Holdings {
         self.other_memory_bytes += other.other_memory_bytes;
         self.extent_bytes += other.extent_bytes;
         self.histogram_bytes += other.histogram_bytes;
+        self.sample_bytes += other.sample_bytes;
         self.capacity_bytes += other.capacity_bytes;
         self.ring_bytes[0] += other.ring_bytes[0];
         self.ring_bytes[1] += other.ring_bytes[1];

@@ -32,7 +32,11 @@ pub(crate) fn memory_report(stats: &StatsSnapshot, facts: &Facts<'_>) -> MemoryR
         ("extents", holdings.extent_bytes, Some(extents_max)),
         ("requests", requests, Some(facts.request_bytes_max)),
         ("pooled", pooled.bytes, Some(pooled.bytes_max)),
-        ("codecs", flaz_codec::context_bytes(), None),
+        (
+            "codecs",
+            flaz_codec::context_bytes() + holdings.sample_bytes,
+            None,
+        ),
         (
             "advisor",
             stats.observed.memory_bytes,

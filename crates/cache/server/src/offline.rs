@@ -161,6 +161,7 @@ pub fn create(spec: &CreateSpec) -> Result<CreateReport, HostError> {
         shard_count: spec.shards,
         threads: Some(threads_default()),
         index_memory: None,
+        dictionary_bytes: None,
     };
     let wish = GeometryOptions {
         index_memory: match spec.index_memory {
@@ -442,6 +443,17 @@ fn fields(object: &Object) -> Vec<(&'static str, Value)> {
             vec![("shard", json!(shard)), ("regions_in_use", json!(in_use))]
         }
         Object::Index { shard, entries } => vec![("shard", json!(shard)), ("entries", json!(entries))],
+        Object::Dictionary {
+            shard,
+            number,
+            generation,
+            bytes,
+        } => vec![
+            ("shard", json!(shard)),
+            ("number", json!(number)),
+            ("generation", json!(generation)),
+            ("bytes", json!(bytes)),
+        ],
         Object::Entries { shard, count } => vec![("shard", json!(shard)), ("entries", json!(count))],
         Object::Region {
             shard,
@@ -520,6 +532,8 @@ fn superblock_fields(superblock: &Superblock) -> Vec<(&'static str, Value)> {
         ("regions_a_shard", json!(geometry.regions_per_shard)),
         ("index_pages_offset", json!(geometry.index_offset())),
         ("index_pages_bytes", json!(geometry.index_bytes)),
+        ("dictionary_offset", json!(geometry.dictionaries_offset())),
+        ("dictionary_bytes", json!(geometry.dictionary_bytes)),
         ("index_memory_bytes", json!(superblock.index_memory)),
         ("origin_bytes", json!(geometry.origin_len)),
         ("origin", json!(superblock.origin_path)),

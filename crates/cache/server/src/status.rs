@@ -303,6 +303,7 @@ fn live_report(
             recompressed_saved_bytes: counts.repacked_saved_bytes,
             grouped_blocks: counts.grouped_blocks,
             divided_groups: counts.groups_divided,
+            dictionaries: counts.dictionaries_made,
             recompress_s: counts.repack_ns as f64 / 1e9,
         },
         space: space(stats, facts),

@@ -358,6 +358,12 @@ fn codec(page: &mut Page, codec: &CodecReport) {
             counted(codec.grouped_blocks, "block", "blocks"),
             counted(codec.divided_groups, "group", "groups")
         ));
+        if codec.dictionaries > 0 {
+            page.more(&format!(
+                "{} trained for these",
+                counted(codec.dictionaries, "dictionary", "dictionaries")
+            ));
+        }
     }
 }
 

@@ -101,6 +101,7 @@ fn one_of_a_kind_is_singular() {
     live.reclaim.regions = 1;
     live.codec.grouped_blocks = 1;
     live.codec.divided_groups = 1;
+    live.codec.dictionaries = 1;
     live.write_back.waits = 1;
     live.block_devices[0].queues = 1;
     live.block_devices[0].depth = 1;

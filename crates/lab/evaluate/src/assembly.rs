@@ -68,6 +68,8 @@ pub(crate) async fn open<E: Env>(
         shard_count: Some(1),
         threads: None,
         index_memory: None,
+        // The contents are made to the recorded sizes, so they have nothing in common.
+        dictionary_bytes: Some(0),
     };
     // Metadata is not part of the capacity.
     let plan = Geometry::plan(cache_bytes + (4 << 20), 512, origin.len(), wish).map_err(|it| text(&it))?;

@@ -179,6 +179,7 @@ pub fn run(
         origin: conditions.origin,
         ssd: conditions.ssd,
         index_memory: space.index_memory,
+        is_real: false,
         restriction: Restriction::default(),
     };
     let outcome = replay(&setup, sample.iter(), progress)?;

@@ -61,6 +61,8 @@ pub struct Setup {
     pub ssd: Model,
     /// Memory for the index and all else that grows with the cache; `None`: the index is a table.
     pub index_memory: Option<u64>,
+    /// Whether the contents have in common what real ones have: `auto` then compresses with a dictionary.
+    pub is_real: bool,
     /// What is stored less.
     pub restriction: Restriction,
 }
@@ -149,7 +151,7 @@ pub fn replay(
     };
     let serving = Serving::default();
     let origin_len = setup.origin_blocks * BLOCK_BYTES as u64;
-    let wish = geometry(setup.cache_bytes, setup.index_memory);
+    let wish = geometry(setup);
     // Metadata is not part of the capacity. It grows with the number of regions.
     let plan = Geometry::plan(setup.cache_bytes + (1 << 20), 512, origin_len, wish);
     let metadata = plan.map_err(|error| failed(error.to_string()))?.data_offset();
@@ -212,7 +214,8 @@ pub fn replay(
     })
 }
 
-fn geometry(cache_bytes: u64, index_memory: Option<u64>) -> GeometryOptions {
+fn geometry(setup: &Setup) -> GeometryOptions {
+    let (cache_bytes, index_memory) = (setup.cache_bytes, setup.index_memory);
     let regions = if index_memory.is_some() { 256 } else { 64 };
     let parts = (cache_bytes / regions).max(1);
     let region_bytes =
@@ -223,6 +226,7 @@ fn geometry(cache_bytes: u64, index_memory: Option<u64>) -> GeometryOptions {
         shard_count: Some(1),
         threads: None,
         index_memory,
+        dictionary_bytes: (!setup.is_real).then_some(0),
     }
 }
 

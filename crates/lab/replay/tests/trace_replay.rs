@@ -386,6 +386,7 @@ fn a_replay_frees_its_disks() {
         origin: Model::HDD,
         ssd: Model::SSD,
         index_memory: None,
+        is_real: false,
         restriction: Restriction::default(),
     };
     let accesses = (0..1000).map(|block| Access {

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use flaz_codec::{CodecSpec, encoder, ids};
+use flaz_codec::{CodecId, CodecSpec, encoder, encoder_with, ids};
 use flaz_sim::Rng;
 
-use crate::Target;
 use crate::sectors::sectors;
 use crate::shape::SHAPES;
 use crate::structure::Kind;
 use crate::victim::Victim;
+use crate::{Target, formats};
 
 /// A running input is named after this time, in case it never ends.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,6 +57,7 @@ pub fn starts(target: &Target) -> Vec<Vec<u8>> {
         "shard-state" => of(Kind::State, &[0]),
         "intent" => of(Kind::Intent, &[0]),
         "extent" => of(Kind::Extent, &[0]),
+        "dictionary" => vec![formats::stored_dictionary()],
         "summary" => of(Kind::Summary, &[0]),
         "manifest" => of(Kind::Manifest, &[0]),
         "index-image" => of(Kind::Image, &[]),
@@ -75,6 +76,15 @@ fn streams() -> Vec<Vec<u8>> {
         let mut out = vec![0; 4096];
         if let Some(len) = encoder(spec).compress(&sectors(0, 8, version), &mut out) {
             all.push([&[codec.0], &out[..len]].concat());
+        }
+    }
+    for version in 1..7 {
+        let [dictionary, _] = formats::dictionaries();
+        let encoder = dictionary.and_then(encoder_with);
+        let mut encoder = encoder.expect("it can be used");
+        let mut out = vec![0; 4096];
+        if let Some(len) = encoder.compress(&sectors(0, 8, version), &mut out) {
+            all.push([&[CodecId::ZSTD.with_dictionary(0).0], &out[..len]].concat());
         }
     }
     all

@@ -4,8 +4,10 @@
 //! checksums by chance.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
-use flaz_codec::{CodecId, Decoders};
+use flaz_codec::{CodecChoice, CodecId, Decoders, Dictionaries, Dictionary, encoder_with};
+use flaz_engine::format::dictionary::{DICTIONARY_HEADER_BYTES, DictionarySlot, StoredDictionary};
 use flaz_engine::format::extent::{
     ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, fragment_checksum,
     header_copy_bytes, records,
@@ -24,6 +26,7 @@ use flaz_pool::format::{Owner, PoolLayout, PoolSuperblock, TableSector, VolumeEn
 use flaz_pool::table::Table;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::sectors::sectors;
 use crate::structure::{Kind, seal};
 
 /// Number of bytes that are read for superblocks.
@@ -36,6 +39,7 @@ fn geometry() -> Geometry {
         shard_count: Some(1),
         threads: None,
         index_memory: None,
+        dictionary_bytes: None,
     };
     Geometry::plan(DEVICE_LEN, 512, 1 << 20, wish).expect("it fits")
 }
@@ -195,6 +199,80 @@ const IDENTITY: FragmentIdentity = FragmentIdentity {
     generation: Sequence(9),
 };
 
+/// The contents of the dictionary that fragments may need.
+fn contents() -> Vec<u8> {
+    let blocks: Vec<u8> = (0..64).flat_map(|number| sectors(8 * number, 8, 1)).collect();
+    Dictionary::train(&blocks, BLOCK_BYTES, 8 << 10).expect("they have enough in common")
+}
+
+/// The dictionaries that fragments may need: one, with number 0.
+pub(crate) fn dictionaries() -> Dictionaries {
+    static MADE: OnceLock<Option<Arc<Dictionary>>> = OnceLock::new();
+    let codec = CodecChoice::Auto.second().expect("it has one");
+    let made = MADE.get_or_init(|| Dictionary::new(&contents(), codec).map(Arc::new));
+    [made.clone(), None]
+}
+
+fn decoders() -> Decoders {
+    let mut decoders = Decoders::new();
+    decoders.set_dictionaries(dictionaries());
+    decoders
+}
+
+const SLOT: DictionarySlot = DictionarySlot {
+    cache: 0x1234_5678,
+    shard: 0,
+    number: 0,
+};
+
+/// A dictionary in its slot, as an input of the target.
+pub(crate) fn stored_dictionary() -> Vec<u8> {
+    let stored = StoredDictionary {
+        generation: 1,
+        contents: contents(),
+    };
+    [&[0][..], &stored.to_bytes(SLOT)].concat()
+}
+
+/// A dictionary, and fragments that are restored with it.
+///
+/// # Panics
+/// If a value differs after it was written and read again.
+pub fn dictionary(data: &[u8]) {
+    let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
+    let mut parsed = StoredDictionary::parse(rest, SLOT);
+    if mode & 1 == 0 && rest.len() > DICTIONARY_HEADER_BYTES {
+        // With a correct header.
+        let stored = StoredDictionary {
+            generation: u32::from(mode),
+            contents: rest[DICTIONARY_HEADER_BYTES..].to_vec(),
+        };
+        parsed = StoredDictionary::parse(&stored.to_bytes(SLOT), SLOT);
+        assert_eq!(parsed, Ok(Some(stored)));
+    }
+    let Ok(Some(stored)) = parsed else { return };
+    let codec = CodecChoice::Auto.second().expect("it has one");
+    let Some(dictionary) = Dictionary::new(&stored.contents, codec).map(Arc::new) else {
+        return;
+    };
+    let block = sectors(8, 8, 2);
+    let (mut out, mut found) = (vec![0; BLOCK_BYTES], vec![0; BLOCK_BYTES]);
+    let mut decoders = Decoders::new();
+    decoders.set_dictionaries([Some(Arc::clone(&dictionary)), None]);
+    let id = CodecId::ZSTD.with_dictionary(0);
+    let mut encoder = encoder_with(dictionary);
+    if let Some(len) = encoder
+        .as_mut()
+        .and_then(|encoder| encoder.compress(&block, &mut out))
+    {
+        // Contents that the codec takes may still be no good dictionary: it must restore the block, or fail.
+        let restored = decoders.decompress(id, &out[..len], &mut found);
+        assert!(restored.is_err() || found == block);
+    }
+    let tail = &rest[rest.len().saturating_sub(64)..];
+    let _ = decoders.decompress(id, tail, &mut found);
+}
+
 /// An extent: header, records and some of its fragments, each decoded.
 ///
 /// # Panics
@@ -209,7 +287,7 @@ pub fn extent(data: &[u8]) {
     let Ok(header) = ExtentHeader::parse(&bytes, longest) else {
         return;
     };
-    let mut decoders = Decoders::new();
+    let mut decoders = decoders();
     let mut at = usize::from(header.header_bytes);
     for bits in records(&bytes, header.record_count) {
         let Ok(record) = Record::unpack(bits) else { break };
@@ -266,7 +344,7 @@ fn group(
 pub fn fragment(data: &[u8]) {
     let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
     let mut bytes = rest.to_vec();
-    let decoders = &mut Decoders::default();
+    let decoders = &mut decoders();
     let mut expected = None;
     if mode & 1 == 0
         && let Ok((header, stored)) = FragmentHeader::read_from_prefix(&bytes)

@@ -47,7 +47,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     target("cache", |data| _ = life::cache_life(data), 256, 2000),
     target("dirty-cache", |data| _ = life::dirty_life(data), 256, 1000),
     target("index-image", |data| _ = life::index_image(data), 8192, 300),
@@ -56,6 +56,7 @@ pub const TARGETS: [Target; 16] = [
     target("intent", formats::intent, 513, 20_000),
     target("extent", formats::extent, 16_384, 10_000),
     target("fragment", formats::fragment, 4105, 20_000),
+    target("dictionary", formats::dictionary, 8193, 2000),
     target("summary", formats::summary, 4097, 20_000),
     target("manifest", formats::manifest, 513, 20_000),
     target("pool", formats::pool, 61, 20_000),

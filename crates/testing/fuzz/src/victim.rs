@@ -169,6 +169,7 @@ impl Made {
                     shard_count: Some(shape.shard_count),
                     threads: None,
                     index_memory: None,
+                    dictionary_bytes: None,
                 }
                 .into(),
                 codec: CodecChoice::default(),

@@ -57,6 +57,7 @@ fn fixed_structures() {
         "intent",
         "extent",
         "fragment",
+        "dictionary",
         "summary",
         "manifest",
         "pool",

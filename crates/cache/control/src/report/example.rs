@@ -98,6 +98,7 @@ pub fn example() -> StatusReport {
                 recompressed_blocks: 700,
                 grouped_blocks: 480,
                 divided_groups: 12,
+                dictionaries: 2,
                 ..Default::default()
             },
             space: SpaceReport {

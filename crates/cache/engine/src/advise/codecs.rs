@@ -4,9 +4,10 @@
 //!
 //! Of `auto`, which compresses again what stays, the sizes are of a model: see [`auto`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, encoder};
+use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, Dictionary, encoder, encoder_with};
 use flaz_device::Nanos;
 
 use super::GROUPS;
@@ -61,29 +62,42 @@ fn codec_of(form: usize) -> CodecSpec {
 pub struct Compressed {
     /// `None`: stored as it is.
     forms: [Option<Vec<u8>>; FORMS],
+    /// What the headers of fragments of the second codec of `auto` say.
+    second: CodecId,
 }
 
 impl Compressed {
-    /// Compresses a block in every form. `four`: the aligned four that it is in, if all of them are known. Takes up to 450 us.
+    /// Compresses a block in every form; with the second codec of `auto` as the cache does, which may have a dictionary with a number.
+    /// `four`: the aligned four that it is in, if all of them are known. Takes up to 450 us.
     #[must_use]
-    pub fn of(block: &[u8], four: Option<&[u8]>) -> Self {
+    pub fn of(block: &[u8], four: Option<&[u8]>, dictionary: Option<(u8, Arc<Dictionary>)>) -> Self {
         let mut out = vec![0; GROUP_STORED_MAX];
+        let encoder_of = |form| match (form, &dictionary) {
+            (SECOND | GROUP, Some((_, dictionary))) => encoder_with(Arc::clone(dictionary)),
+            _ => Some(encoder(codec_of(form))),
+        };
         let forms = std::array::from_fn(|form| {
-            let codec = codec_of(form);
             let len = match form {
-                GROUP => encoder(codec).compress_group(four?, BLOCK_BYTES, &mut out)?,
-                _ if codec == CodecSpec::NONE => return None,
-                _ => encoder(codec).compress(block, &mut out[..BLOCK_BYTES - 1])?,
+                GROUP => encoder_of(form)?.compress_group(four?, BLOCK_BYTES, &mut out)?,
+                _ if codec_of(form) == CodecSpec::NONE => return None,
+                _ => encoder_of(form)?.compress(block, &mut out[..BLOCK_BYTES - 1])?,
             };
             Some(out[..len].to_vec())
         });
-        Self { forms }
+        let second = codec_of(SECOND).id();
+        Self {
+            forms,
+            second: dictionary.map_or(second, |(number, _)| second.with_dictionary(number)),
+        }
     }
 
     /// Restores a form, to see how long that takes. `out` is for a group.
     pub fn restore(&self, form: usize, decoders: &mut Decoders, out: &mut [u8]) {
         let Some(bytes) = &self.forms[form] else { return };
-        let codec = codec_of(form).id();
+        let codec = match form {
+            SECOND | GROUP => self.second,
+            _ => codec_of(form).id(),
+        };
         // It is the encoder's own output; a wrong one would only be a wrong time.
         let _ = match form {
             GROUP => decoders.decompress_first(codec, bytes, BLOCK_BYTES, out),

@@ -115,11 +115,8 @@ pub async fn create<C: Device>(cache: &C, options: CreateOptions) -> Result<Supe
     clear_manifest(cache, &geometry, superblock.cache_id()).await?;
     clear_intents(cache, &geometry).await?;
     if cache.is_sparse() {
-        // Enough to run, with the area for index pages. The other regions get their space when they are first used: see `Shard::start`.
-        let start = match geometry.index_bytes {
-            0 => geometry.data_offset(),
-            _ => geometry.index_offset(),
-        };
+        // Enough to run, with index pages and dictionaries. The other regions get their space when they are first used: see `Shard::start`.
+        let start = geometry.index_offset();
         let len = geometry.region_offset(0, REGIONS_MIN) - start;
         cache.allocate(start, len).await?;
     }

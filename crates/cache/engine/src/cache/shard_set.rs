@@ -292,6 +292,9 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
         });
         self.shards.replace(shards.collect());
         self.shard_count.set(count);
+        for shard in self.shards().iter() {
+            shard.load_dictionaries().await;
+        }
         Ok(())
     }
 

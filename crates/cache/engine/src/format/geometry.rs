@@ -66,6 +66,13 @@ const ORIGIN_TO_SHARED: u64 = 4;
 /// for larger origins.
 const ORIGIN_TO_CACHE_MAX: u64 = 1024;
 
+/// Bytes of the space for a dictionary, unless there is none.
+const DICTIONARY_BYTES: RangeInclusive<u32> = 4 << 10..=256 << 10;
+/// Without a wish, no less.
+const DICTIONARY_BYTES_DEFAULT_MIN: u32 = 8 << 10;
+/// Each of the two dictionaries of a shard has at most this share of its space.
+const DICTIONARY_SHARE: u64 = 256;
+
 /// The layout of a cache device, which is fixed when the cache is created, and the sizes of the cache, which may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -98,6 +105,8 @@ pub struct GeometryOptions {
     pub shard_count: Option<u32>,
     /// Bytes of memory for the index when the cache is served: lay out an area for the pages that do not fit.
     pub index_memory: Option<u64>,
+    /// Bytes of the space for one dictionary of a shard: 0, or a power of two from 4 to 256 KiB.
+    pub dictionary_bytes: Option<u32>,
     /// Number of threads that are to drive the shards: no more shards than that are planned for them, because each shard packs
     /// the writes in flight into extents of its own.
     pub threads: Option<u32>,
@@ -116,7 +125,8 @@ impl Geometry {
     /// Plans the layout of a cache on a device of `device_len` bytes.
     ///
     /// Defaults: 64 KiB extents; as many shards as threads (8 at most) of at least 64 MiB and 16 regions, and more if a shard would
-    /// be larger than records can address; regions of a 128th of a shard, between 256 KiB and 16 MiB.
+    /// be larger than records can address; regions of a 128th of a shard, between 256 KiB and 16 MiB; for each of the two dictionaries of
+    /// a shard a 256th of it, at most 256 KiB.
     ///
     /// # Errors
     /// [`FormatError::Field`] if an option cannot be met, or the device is too small or too large; it names the accepted
@@ -141,10 +151,20 @@ impl Geometry {
         least.check_options()?;
         let mut roomy = least;
         roomy.layout.stripes_max = stripes_room(origin_len, device_len, ORIGIN_TO_CACHE);
-        // The smallest devices have no space for a larger bitmap.
+        // The smallest devices have no space for a larger bitmap, or for dictionaries.
         roomy
             .fill(device_len, wish)
             .or_else(|_| least.fill(device_len, wish))
+            .or_else(|refused| match wish.dictionary_bytes {
+                None => least.fill(
+                    device_len,
+                    GeometryOptions {
+                        dictionary_bytes: Some(0),
+                        ..wish
+                    },
+                ),
+                Some(_) => Err(refused),
+            })
     }
 
     /// Plans the layout of the cache of one volume on a device that several share. Its own device has the metadata first, and
@@ -193,6 +213,8 @@ impl Geometry {
             let expected = format!("at most {limit} (use more --shards, or larger chunks)");
             return fail("regions a shard", expected, regions.to_string());
         }
+        let planned = chunk_bytes * u64::from(chunks / VOLUMES_PLANNED);
+        plan.layout.dictionary_bytes = plan.dictionary_bytes_for(planned, wish);
         plan.regions_per_shard = regions;
         plan.layout.regions_max = regions.saturating_mul(GROWTH_MAX).min(limit);
         plan.layout.stripes_max = stripes_room(origin_len, chunk_bytes * u64::from(chunks), ORIGIN_TO_SHARED);
@@ -215,6 +237,7 @@ impl Geometry {
             self.layout.index_bytes =
                 of_each.next_multiple_of(PAGE_BYTES as u64) * u64::from(self.shard_count);
         }
+        self.layout.dictionary_bytes = self.dictionary_bytes_for(device_len, wish);
         let room = self.room() / u64::from(self.shard_count);
         if wish.region_bytes.is_none() {
             let share = (room / REGION_SHARE_DEFAULT).max(1);
@@ -255,6 +278,7 @@ impl Geometry {
                 regions_max: REGIONS_MIN * GROWTH_MAX,
                 stripes_max: origin_len.div_ceil(STRIPE_BYTES),
                 index_bytes: 0,
+                dictionary_bytes: 0,
             },
             device_len: 0,
             regions_per_shard: REGIONS_MIN,
@@ -286,6 +310,18 @@ impl Geometry {
             shards *= 2;
         }
         shards
+    }
+
+    /// Bytes of the space for one dictionary of a cache of so many bytes.
+    fn dictionary_bytes_for(&self, cache_bytes: u64, wish: GeometryOptions) -> u32 {
+        wish.dictionary_bytes.unwrap_or_else(|| {
+            let share = cache_bytes / DICTIONARY_SHARE / u64::from(self.shard_count);
+            let most = share.min(u64::from(*DICTIONARY_BYTES.end())) as u32;
+            match most.checked_ilog2().map_or(0, |log| 1 << log) {
+                bytes if bytes >= DICTIONARY_BYTES_DEFAULT_MIN => bytes,
+                _ => 0,
+            }
+        })
     }
 
     /// Bytes of the device behind the metadata.
@@ -351,6 +387,16 @@ impl Geometry {
                 "bytes of index pages",
                 format!("a multiple of {whole}, less than the device"),
                 self.index_bytes.to_string(),
+            );
+        }
+        let is_size =
+            DICTIONARY_BYTES.contains(&self.dictionary_bytes) && self.dictionary_bytes.is_power_of_two();
+        if self.dictionary_bytes != 0 && !is_size {
+            let (least, most) = (DICTIONARY_BYTES.start(), DICTIONARY_BYTES.end());
+            return fail(
+                "bytes of a dictionary",
+                format!("0, or a power of two from {least} to {most}"),
+                self.dictionary_bytes.to_string(),
             );
         }
         if self.regions_per_shard < REGIONS_MIN || self.regions_per_shard > REGIONS_MAX {

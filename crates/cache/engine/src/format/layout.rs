@@ -3,6 +3,8 @@
 //! The regions of the shards alternate, so a cache that grows or shrinks gets or loses regions at its end, and no other region
 //! moves. The manifest and the intent bitmap have room for a larger cache and a larger origin.
 
+use flaz_codec::DICTIONARIES_MAX;
+
 use crate::format::intent::INTENT_STRIPES;
 use crate::format::manifest::regions_per_sector;
 use crate::units::{BLOCK_BYTES, LocalBlock, Location, STRIPE_BLOCKS};
@@ -33,6 +35,8 @@ pub struct Layout {
     pub stripes_max: u64,
     /// Bytes of the area for index pages, of all shards. 0: there is none, and the index is always in memory.
     pub index_bytes: u64,
+    /// Bytes of the space for one dictionary of a shard. 0: there is none.
+    pub dictionary_bytes: u32,
 }
 
 impl Layout {
@@ -160,10 +164,30 @@ impl Layout {
         self.index_bytes / u64::from(self.shard_count)
     }
 
+    /// Byte offset of the space for dictionaries.
+    #[must_use]
+    pub fn dictionaries_offset(&self) -> u64 {
+        self.index_offset() + self.index_bytes
+    }
+
+    /// Byte offset of dictionary `number` of a shard.
+    #[must_use]
+    pub fn dictionary_offset(&self, shard: u32, number: u8) -> u64 {
+        debug_assert!(shard < self.shard_count && usize::from(number) < DICTIONARIES_MAX);
+        let before = u64::from(shard) * DICTIONARIES_MAX as u64 + u64::from(number);
+        self.dictionaries_offset() + before * u64::from(self.dictionary_bytes)
+    }
+
+    /// Bytes of the space for all dictionaries of all shards.
+    #[must_use]
+    pub fn dictionaries_len(&self) -> u64 {
+        u64::from(self.dictionary_bytes) * DICTIONARIES_MAX as u64 * u64::from(self.shard_count)
+    }
+
     /// Byte offset of the first region.
     #[must_use]
     pub fn data_offset(&self) -> u64 {
-        (self.index_offset() + self.index_bytes).next_multiple_of(AREA_ALIGNMENT)
+        (self.dictionaries_offset() + self.dictionaries_len()).next_multiple_of(AREA_ALIGNMENT)
     }
 
     /// Byte offset of a region.

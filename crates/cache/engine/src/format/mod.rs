@@ -9,11 +9,13 @@
 //! | [`intent`] | sectors of the intent bitmap |
 //! | [`shard_state`] | one page a shard: location of the index image of a clean stop |
 //! | [`extent`] | extent header, block records, fragment headers |
+//! | [`dictionary`] | a dictionary of the second codec |
 //! | [`summary`] | the list of a region's extents and records, at the region's end |
 //!
 //! Everything here is pure: bytes in, values or a [`FormatError`] out. The contents of a cache device are untrusted input:
 //! every length is checked against the geometry, which itself is checked against the device.
 
+pub mod dictionary;
 pub mod extent;
 pub mod geometry;
 pub mod group;

@@ -330,6 +330,7 @@ mod tests {
                 shard_count: Some(1),
                 threads: None,
                 index_memory: None,
+                dictionary_bytes: None,
             };
             let geometry = Geometry::plan(4 << 30, 512, 1 << 30, wish).expect("fits");
             let most = summary_bytes_max(&geometry);

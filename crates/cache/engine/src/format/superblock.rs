@@ -24,7 +24,7 @@ use crate::volume::STRIPE_BYTES;
 /// First eight bytes of a cache device.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZCACH");
 /// The format version that this build reads and writes.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 const WHAT: &str = "superblock";
 const NUMBERS_EXPECTED: &str = "numbers that others can follow";
 /// Largest accepted generation: no cache is written that often.
@@ -73,7 +73,7 @@ struct RawSuperblock {
     index_table_bytes: U64,
     settings: RawSettings,
     regions_max: U32,
-    reserved: [u8; 4],
+    dictionary_bytes: U32,
     /// The number of [`WriteBudget`](crate::write_budget::WriteBudget); its kind is in the settings.
     write_budget: U64,
     budget_used: U64,
@@ -264,7 +264,7 @@ impl Superblock {
             index_table_bytes: U64::new(geometry.index_bytes),
             settings: RawSettings::of(&self.settings)?,
             regions_max: U32::new(geometry.regions_max),
-            reserved: [0; 4],
+            dictionary_bytes: U32::new(geometry.dictionary_bytes),
             write_budget: U64::new(budget_number(self.settings.write_budget)),
             budget_used: U64::new(match self.state {
                 State::Open => 0,
@@ -346,6 +346,7 @@ impl Superblock {
                 regions_max: raw.regions_max.get(),
                 stripes_max: raw.stripes_max.get(),
                 index_bytes: raw.index_table_bytes.get(),
+                dictionary_bytes: raw.dictionary_bytes.get(),
             },
             device_len: raw.device_len.get(),
             regions_per_shard: raw.regions_per_shard.get(),

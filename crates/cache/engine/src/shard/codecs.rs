@@ -3,12 +3,16 @@
 //! Invariants: a packer is in use or in the pool; the pool has at most [`PACKERS_MAX`], all of codecs of one choice. (One of LZ4, with
 //! which reclaim divides groups, stays until the next packer is taken.) Those that were not needed between two calls of
 //! [`CodecPool::trim`] are dropped.
+//!
+//! It has the dictionaries of the shard, too: blocks are compressed with the current one, by the second codec of a choice alone, and
+//! restored with each.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
-use flaz_codec::{CodecChoice, CodecSpec, Decoders};
+use flaz_codec::{CodecChoice, CodecSpec, Decoders, Dictionaries, Dictionary};
 
-use super::fragment::{self, FragmentError, Packer};
+use super::fragment::{self, FragmentError, Numbered, Packer};
 use crate::format::extent::FragmentIdentity;
 
 /// Maximum number of packers that a pool keeps.
@@ -23,18 +27,54 @@ pub(super) struct CodecPool {
     decoders: RefCell<Decoders>,
     /// Those of blocks that are compressed again, unless a codec thread has them.
     again: Cell<Decoders>,
+    dictionaries: RefCell<Dictionaries>,
+    /// The number of the one that blocks are compressed with.
+    current: Cell<Option<u8>>,
 }
 
 impl CodecPool {
     /// Takes a packer of a codec of `choice` from the pool, or creates one.
     pub(super) fn take(&self, codec: CodecSpec, choice: CodecChoice) -> Packer {
+        let dictionary = self.current().filter(|_| choice.second() == Some(codec));
         let mut packers = self.packers.borrow_mut();
         packers.retain(|packer| choice.uses(packer.codec()));
+        packers.retain(|packer| packer.codec() != codec || packer.uses(dictionary.as_ref()));
         let found = packers.iter().rposition(|packer| packer.codec() == codec);
         // The others keep their order: those that were used last are at the end.
-        let packer = found.map_or_else(|| Packer::new(codec), |at| packers.remove(at));
+        let packer = match found {
+            Some(at) => packers.remove(at),
+            None => dictionary
+                .and_then(Packer::with)
+                .unwrap_or_else(|| Packer::new(codec)),
+        };
         self.idle.set(self.idle.get().min(packers.len()));
         packer
+    }
+
+    /// The dictionary that blocks are compressed with.
+    pub(super) fn current(&self) -> Option<Numbered> {
+        let number = self.current.get()?;
+        let dictionary = self.dictionaries.borrow()[usize::from(number)].clone()?;
+        Some(Numbered { number, dictionary })
+    }
+
+    /// Its number.
+    pub(super) fn current_number(&self) -> Option<u8> {
+        self.current.get()
+    }
+
+    /// All dictionaries.
+    pub(super) fn dictionaries(&self) -> Dictionaries {
+        self.dictionaries.borrow().clone()
+    }
+
+    /// Restores blocks with a dictionary from now on. With `is_current`, compresses with it, too.
+    pub(super) fn set_dictionary(&self, number: u8, dictionary: Arc<Dictionary>, is_current: bool) {
+        self.dictionaries.borrow_mut()[usize::from(number)] = Some(dictionary);
+        self.decoders.borrow_mut().set_dictionaries(self.dictionaries());
+        if is_current {
+            self.current.set(Some(number));
+        }
     }
 
     /// Puts a packer back.
@@ -47,7 +87,9 @@ impl CodecPool {
 
     /// Takes the decoders of blocks that are compressed again.
     pub(super) fn take_decoders(&self) -> Decoders {
-        self.again.take()
+        let mut decoders = self.again.take();
+        decoders.set_dictionaries(self.dictionaries());
+        decoders
     }
 
     /// Puts them back.

@@ -1,7 +1,9 @@
 //! Packing blocks into fragments and unpacking them. Pure: bytes in, bytes out.
 
+use std::sync::Arc;
+
 use flaz_codec::compressibility::{Detector, single_value};
-use flaz_codec::{CodecId, CodecSpec, Decoders, Encoder, encoder, work};
+use flaz_codec::{CodecId, CodecSpec, Decoders, Dictionary, Encoder, encoder, encoder_with, work};
 use flaz_device::IoBuf;
 use zerocopy::FromBytes;
 
@@ -37,21 +39,56 @@ pub(super) fn checksums_bytes(members: usize) -> usize {
 /// An encoder, with its statistics about earlier blocks.
 pub(super) struct Packer {
     codec: CodecSpec,
+    dictionary: Option<Numbered>,
     encoder: Box<dyn Encoder + Send>,
     detector: Detector,
+}
+
+/// A dictionary and its number in the shard.
+#[derive(Clone, Debug)]
+pub(super) struct Numbered {
+    pub(super) number: u8,
+    pub(super) dictionary: Arc<Dictionary>,
 }
 
 impl Packer {
     pub(super) fn new(codec: CodecSpec) -> Self {
         Self {
             codec,
+            dictionary: None,
             encoder: encoder(codec),
             detector: Detector::new(),
         }
     }
 
+    /// A packer of the codec of a dictionary, which uses it. `None`: it is only good for decoding.
+    pub(super) fn with(numbered: Numbered) -> Option<Self> {
+        Some(Self {
+            codec: numbered.dictionary.codec(),
+            encoder: encoder_with(Arc::clone(&numbered.dictionary))?,
+            dictionary: Some(numbered),
+            detector: Detector::new(),
+        })
+    }
+
     pub(super) fn codec(&self) -> CodecSpec {
         self.codec
+    }
+
+    /// Whether it uses this dictionary, or none.
+    pub(super) fn uses(&self, dictionary: Option<&Numbered>) -> bool {
+        match (&self.dictionary, dictionary) {
+            (Some(own), Some(other)) => Arc::ptr_eq(&own.dictionary, &other.dictionary),
+            (own, other) => own.is_none() && other.is_none(),
+        }
+    }
+
+    /// What the headers of its fragments say.
+    pub(super) fn packed_as(&self) -> CodecId {
+        match &self.dictionary {
+            Some(Numbered { number, .. }) => self.codec.id().with_dictionary(*number),
+            None => self.codec.id(),
+        }
     }
 
     /// The next block belongs to another request.
@@ -81,7 +118,7 @@ impl Packer {
         out.truncate(start + len.unwrap_or(0));
         match len {
             Some(len) => Packed::Compressed {
-                codec,
+                codec: self.packed_as(),
                 start,
                 len,
                 plain_crc,

@@ -407,6 +407,7 @@ mod tests {
             shard_count: Some(1),
             threads: None,
             index_memory: None,
+            dictionary_bytes: None,
         };
         let geometry = Geometry::plan(CACHE_LEN, 512, 8 << 20, wish).expect("fits");
         sim.block_on(async {

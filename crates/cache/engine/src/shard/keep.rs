@@ -188,8 +188,8 @@ impl<P: Platform> Shard<P> {
             if self.is_refused(entry.dirty()) {
                 return;
             }
-            let what = match &repacked {
-                Some(again) => again.as_append(entry.dirty()),
+            let what = match repacked.as_ref().filter(|_| !entry.dirty()) {
+                Some(again) => again.as_append(),
                 None => match self.as_it_is(global, entry, bytes, &mut verified) {
                     Some(what) => what,
                     // Without this fragment, the block is dropped below, or found lost.
@@ -202,7 +202,7 @@ impl<P: Platform> Shard<P> {
             if let Some(Appended { entry: new, .. }) = appended {
                 self.install_again(survivor, entry, new);
                 count(&self.stats.counters.reinserted_bytes, stored_bytes);
-                if repacked.is_some() {
+                if repacked.is_some() && !entry.dirty() {
                     let saved = (survivor.end - survivor.start).saturating_sub(stored_bytes);
                     count(&self.stats.counters.repacked_blocks, 1);
                     count(&self.stats.counters.repacked_saved_bytes, saved);

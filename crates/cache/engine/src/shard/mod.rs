@@ -15,6 +15,7 @@
 //! | [`io`] | the two devices |
 //! | [`tuning`], [`budget`], [`identity`] | settings and policy; the write budget; what never changes |
 //! | [`second_stage`] | whether blocks that stay are compressed again |
+//! | [`dictionary`] | samples for the next dictionary |
 //! | [`sets`] | no state: which of them together |
 //! | [`contents`], [`manifest_reader`], [`region_reader`], [`recover_order`] | no state: reading what an earlier opening left |
 //!
@@ -42,6 +43,7 @@
 //! | `reclaim` | freeing the oldest regions |
 //! | `keep` | storing again what stays |
 //! | `repack` | compressing it again, alone or with its neighbours |
+//! | `dictionary` | what blocks that stay have in common |
 //! | `space` | taking and giving back the space of regions |
 //! | `writeback_runs` | writing dirty blocks to the origin |
 //! | `load` | the contents of one block |
@@ -75,6 +77,7 @@ mod budget;
 mod codecs;
 mod contents;
 mod devices;
+mod dictionary;
 mod dirty_write;
 mod errors;
 mod fence;
@@ -152,6 +155,7 @@ use crate::write_budget::WriteBudget;
 use advising::Following;
 use budget::{Budget, CommonBudget};
 use codecs::CodecPool;
+use dictionary::Training;
 use group_commit::GroupCommit;
 use identity::ShardIdentity;
 use intents::IntentBitmap;
@@ -241,6 +245,7 @@ pub struct Shard<P: Platform> {
     commits: GroupCommit,
     codecs: CodecPool,
     second_stage: SecondStage,
+    training: Training,
     order: WriteOrder,
     origin_reads: OriginReads,
     queue: AdmissionQueue,
@@ -344,6 +349,7 @@ impl<P: Platform> Shard<P> {
             commits: GroupCommit::default(),
             codecs: CodecPool::default(),
             second_stage: SecondStage::default(),
+            training: Training::new(geometry.dictionary_bytes),
             order: WriteOrder::new(geometry.shard_len() / BLOCK_BYTES as u64, index_memory),
             origin_reads: OriginReads::new(),
             queue: AdmissionQueue::new(),
@@ -442,6 +448,7 @@ impl<P: Platform> Shard<P> {
             index_pages_in_memory,
             other_memory_bytes: self.grown_bytes(),
             extent_bytes: log.buffer_bytes() as u64,
+            sample_bytes: self.training.memory_bytes() as u64,
             histogram_bytes: self.stats.latencies.borrow().memory_bytes() as u64,
             capacity_bytes: match self.cache.shares_space() {
                 true => u64::from(log.regions_with_space()) * region_bytes,

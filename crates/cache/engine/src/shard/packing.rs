@@ -43,7 +43,7 @@ impl Batch {
                 len,
                 plain_crc,
             } => {
-                debug_assert_eq!(codec, self.packer.codec().id());
+                debug_assert_eq!(codec, self.packer.packed_as());
                 let stored = &self.bytes[start..start + len];
                 let what = Append::Packed {
                     codec,

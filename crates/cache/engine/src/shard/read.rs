@@ -377,10 +377,10 @@ impl<P: Platform> Shard<P> {
             end: group.end,
             hits: group.hits.clone(),
         };
+        let mut decoders = flaz_codec::Decoders::default();
+        decoders.set_dictionaries(self.codecs.dictionaries());
         self.env
-            .compute(Priority::Read, move || {
-                decode(&mut flaz_codec::Decoders::default(), &buf[at..], &copy)
-            })
+            .compute(Priority::Read, move || decode(&mut decoders, &buf[at..], &copy))
             .await
     }
 

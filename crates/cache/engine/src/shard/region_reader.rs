@@ -12,10 +12,13 @@ use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
 
 use super::fragment;
-use crate::format::extent::{ExtentHeader, FragmentIdentity, Packing, Record, fragment_checksum, records};
+use crate::format::extent::{
+    ExtentHeader, FragmentIdentity, Packing, Record, RecordKind, fragment_checksum, records,
+};
 use crate::format::layout::Layout;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max};
+use crate::planted::{PlantedBug, planted};
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, Location, Sequence};
 
@@ -441,16 +444,17 @@ impl<D: Device> Reader<'_, D> {
             };
             if record.has_fragment() {
                 let start = self.place.start() + at + place.start as u64;
-                let whole = record.blocks().all(|block| {
-                    let identity = FragmentIdentity {
-                        cache: self.place.cache_id,
-                        block,
-                        location: Location::at(start),
-                        generation: header.generation,
-                    };
-                    is_note_of_loss(stored, &identity)
-                        || fragment::unpack(&mut decoders, stored, &identity, &mut block_bytes).is_ok()
-                });
+                let whole = needs_no_proof(record, stored)
+                    || record.blocks().all(|block| {
+                        let identity = FragmentIdentity {
+                            cache: self.place.cache_id,
+                            block,
+                            location: Location::at(start),
+                            generation: header.generation,
+                        };
+                        is_note_of_loss(stored, &identity)
+                            || fragment::unpack(&mut decoders, stored, &identity, &mut block_bytes).is_ok()
+                    });
                 if !whole {
                     return false;
                 }
@@ -459,6 +463,16 @@ impl<D: Device> Reader<'_, D> {
         }
         true
     }
+}
+
+/// Whether a fragment counts unverified: it is clean, and needs a dictionary, which may be lost. A loss of clean blocks must not hide the
+/// dirty ones behind them. If the fragment has not landed, a read finds that, and its blocks are misses.
+fn needs_no_proof(record: Record, fragment: &[u8]) -> bool {
+    let is_dirty = matches!(record.kind, RecordKind::Fragment { dirty: true, .. });
+    let header = fragment::split(fragment).map(|(header, _)| header);
+    !planted(PlantedBug::DictionaryTrusted)
+        && !is_dirty
+        && header.is_ok_and(|header| CodecId(header.codec).dictionary().is_some())
 }
 
 /// Whether a valid fragment says that the contents of a dirty block are lost.

@@ -23,7 +23,8 @@ use super::keep::Survivor;
 use super::packing::SECOND_JOB_BLOCKS;
 use super::second_stage::Stored;
 use super::sets::{
-    Kept, Member, Outcome, PackedGroup, Repacked, Set, alone, is_whole_group, of_broken_group, pack_set,
+    DictionaryAge, Kept, Member, Outcome, PackedGroup, Repacked, Set, alone, is_whole_group, of_broken_group,
+    pack_set,
 };
 use super::tasks::Phase;
 use super::{Platform, Shard};
@@ -139,10 +140,17 @@ impl<P: Platform> Shard<P> {
         let (header, stored) = fragment::split(&kept.data[kept.place.clone()]).ok()?;
         kept.place.end = kept.place.start + FRAGMENT_HEADER_BYTES + stored.len();
         let of = Members::from_bits(header.members).map_or(1, Members::count);
-        let stored = match CodecId(header.codec) {
+        let codec = CodecId(header.codec);
+        let dictionary = match (codec.dictionary(), self.codecs.current_number()) {
+            (needed, current) if needed == current => DictionaryAge::Current,
+            (None, _) => DictionaryAge::None,
+            (Some(_), _) => DictionaryAge::Earlier,
+        };
+        let stored = match codec {
             _ if of > 1 => None,
             CodecId::RAW => Some(Stored::Raw),
             CodecId::LZ4 => Some(Stored::Packed),
+            _ if dictionary == DictionaryAge::None => Some(Stored::WithoutDictionary),
             _ => None,
         };
         Some(Member {
@@ -150,6 +158,7 @@ impl<P: Platform> Shard<P> {
             kept,
             of,
             stored,
+            dictionary,
             is_guest,
         })
     }
@@ -161,10 +170,11 @@ impl<P: Platform> Shard<P> {
             self.load_four(member.kept.survivor.block).await;
         }
         let guests = self.guests(&four, wider);
-        if guests.is_empty() && is_whole_group(&four) {
+        if guests.is_empty() && is_whole_group(&four) && four[0].dictionary == DictionaryAge::Current {
             return Vec::new();
         }
-        let together = four.len() + guests.len() > 1 && self.second_stage.tries(Stored::Apart);
+        let is_bound = four.iter().any(Member::is_bound);
+        let together = four.len() + guests.len() > 1 && (self.second_stage.tries(Stored::Apart) || is_bound);
         let mut members = four;
         if together {
             for guest in guests {
@@ -265,8 +275,9 @@ impl<P: Platform> Shard<P> {
         let started = self.env.now();
         let mut packer = self.codecs.take(codec, self.tuning.settings().codec);
         let mut decoders = self.codecs.take_decoders();
+        let wants_samples = self.wants_sample() && codec != CodecSpec::LZ4;
         let job = move || {
-            let pack = |set| pack_set(&mut packer, &mut decoders, set);
+            let pack = |set| pack_set(&mut packer, &mut decoders, set, wants_samples);
             let outcomes: Vec<Outcome> = sets.into_iter().map(pack).collect();
             (packer, decoders, outcomes)
         };
@@ -284,7 +295,10 @@ impl<P: Platform> Shard<P> {
                 // A dirty block is not tried, and this one is clean, so there is no error to pass on.
                 let _ = self.drop_bad(block, entry, Some(&error));
             }
-            if outcome.set.together {
+            if let Some(sample) = &outcome.sample {
+                self.add_sample(sample);
+            }
+            if outcome.set.together && !members.iter().any(Member::is_bound) {
                 self.second_stage.note(Stored::Apart, outcome.group.is_some());
             }
             again.groups.extend(outcome.group);

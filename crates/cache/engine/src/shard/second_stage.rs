@@ -27,6 +27,7 @@ pub(super) struct SecondStage {
     pays: Cell<bool>,
     raw: Sampling,
     packed: Sampling,
+    without_dictionary: Sampling,
     apart: Sampling,
 }
 
@@ -37,6 +38,8 @@ pub(super) enum Stored {
     Raw,
     /// By the first codec.
     Packed,
+    /// By the second codec, without a dictionary although there is one now.
+    WithoutDictionary,
     /// Neighbours, each alone or in several groups.
     Apart,
 }
@@ -76,7 +79,7 @@ impl SecondStage {
     pub(super) fn note(&self, stored: Stored, worth: bool) {
         let max = match stored {
             Stored::Apart => APART_SKIPPED_MAX,
-            Stored::Raw | Stored::Packed => SKIPPED_MAX,
+            Stored::Raw | Stored::Packed | Stored::WithoutDictionary => SKIPPED_MAX,
         };
         self.sampling(stored).note(worth, max);
     }
@@ -85,6 +88,7 @@ impl SecondStage {
         match stored {
             Stored::Raw => &self.raw,
             Stored::Packed => &self.packed,
+            Stored::WithoutDictionary => &self.without_dictionary,
             Stored::Apart => &self.apart,
         }
     }

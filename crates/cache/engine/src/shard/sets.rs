@@ -32,13 +32,13 @@ pub(super) struct Repacked {
 }
 
 impl Repacked {
-    /// What stores the block so.
-    pub(super) fn as_append(&self, dirty: bool) -> Append<'_> {
+    /// What stores the block, a clean one.
+    pub(super) fn as_append(&self) -> Append<'_> {
         Append::Packed {
             codec: self.codec,
             stored: &self.stored,
             plain_crc: self.plain_crc,
-            dirty,
+            dirty: false,
         }
     }
 }
@@ -54,6 +54,17 @@ pub(super) struct PackedGroup {
     pub(super) saved_bytes: u64,
 }
 
+/// The dictionary that a fragment needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DictionaryAge {
+    /// The current one; or there is none, and it needs none.
+    Current,
+    /// None, although there is one now.
+    None,
+    /// An earlier one. The fragment is compressed again in any case, so that the earlier dictionary's number becomes free.
+    Earlier,
+}
+
 /// A member of an aligned four.
 pub(super) struct Member {
     pub(super) kept: Kept,
@@ -62,8 +73,17 @@ pub(super) struct Member {
     pub(super) of: usize,
     /// How it is stored, unless by the second codec.
     pub(super) stored: Option<Stored>,
+    /// The dictionary that its fragment needs, compared with the current one.
+    pub(super) dictionary: DictionaryAge,
     /// It need not be stored again, unless in a group.
     pub(super) is_guest: bool,
+}
+
+impl Member {
+    /// Whether its fragment must not stay as it is.
+    pub(super) fn is_bound(&self) -> bool {
+        self.dictionary == DictionaryAge::Earlier
+    }
 }
 
 /// Neighbours to compress again.
@@ -81,6 +101,8 @@ pub(super) struct Outcome {
     pub(super) group: Option<PackedGroup>,
     /// The others, unless there is a group: what they take now. `None`: no less than before.
     pub(super) alone: Vec<(usize, Option<Repacked>)>,
+    /// One of them, as a sample for a dictionary, if it is wanted.
+    pub(super) sample: Option<IoBuf>,
 }
 
 /// Whether the members are all blocks of one group.
@@ -94,7 +116,7 @@ pub(super) fn is_whole_group(members: &[Member]) -> bool {
 
 /// Without the second codec: what is left of groups.
 pub(super) fn of_broken_group(four: Vec<Member>) -> Set {
-    let mut members = alone(four);
+    let mut members = few(four);
     members.retain(|member| member.of > 1);
     Set {
         members,
@@ -102,9 +124,18 @@ pub(super) fn of_broken_group(four: Vec<Member>) -> Set {
     }
 }
 
-/// Members to store alone: those that the second codec may make smaller, and what is left of groups of which at most half stays.
-pub(super) fn alone(mut members: Vec<Member>) -> Vec<Member> {
-    members.retain(|member| !member.is_guest);
+/// Members to store alone: those that the second codec may make smaller or must store again, and what is left of groups of which at most
+/// half stays.
+pub(super) fn alone(members: Vec<Member>) -> Vec<Member> {
+    let (mut bound, others): (Vec<_>, Vec<_>) = (members.into_iter())
+        .filter(|member| !member.is_guest)
+        .partition(Member::is_bound);
+    bound.extend(few(others));
+    bound
+}
+
+/// Single blocks that the second codec may make smaller, and what is left of groups of which at most half stays.
+fn few(mut members: Vec<Member>) -> Vec<Member> {
     let places: Vec<_> = members.iter().map(|member| member.identity.location).collect();
     let stay = |at| places.iter().filter(|place| **place == at).count();
     members.retain(|member| match member.of {
@@ -152,11 +183,17 @@ fn restore(decoders: &mut Decoders, members: &[Member]) -> Vec<Result<IoBuf, Fra
     restored.into_iter().flatten().collect()
 }
 
-pub(super) fn pack_set(packer: &mut Packer, decoders: &mut Decoders, set: Set) -> Outcome {
+pub(super) fn pack_set(
+    packer: &mut Packer,
+    decoders: &mut Decoders,
+    set: Set,
+    wants_sample: bool,
+) -> Outcome {
     let mut outcome = Outcome {
         damaged: Vec::new(),
         group: None,
         alone: Vec::new(),
+        sample: None,
         set,
     };
     let members = &outcome.set.members;
@@ -167,17 +204,23 @@ pub(super) fn pack_set(packer: &mut Packer, decoders: &mut Decoders, set: Set) -
             Err(error) => outcome.damaged.push((at, error)),
         }
     }
+    if wants_sample {
+        let is_sample = |at: usize| members[at].stored != Some(Stored::Raw);
+        let sample = whole.iter().find(|(at, _)| is_sample(*at));
+        outcome.sample = sample.map(|(_, block)| IoBuf::copy_of(block));
+    }
     if outcome.set.together && whole.len() == members.len() {
         let blocks: Vec<u8> = whole.iter().flat_map(|(_, block)| block.to_vec()).collect();
         let before = bytes_of(members);
+        let is_bound = members.iter().any(Member::is_bound);
         let group = packer.pack_group(&blocks).filter(|stream| {
             let now = fragment_bytes(fragment::checksums_bytes(members.len()) + stream.len());
-            SecondStage::saves_together(before, now)
+            is_bound || SecondStage::saves_together(before, now)
         });
         outcome.group = group.map(|stream| PackedGroup {
             blocks: members.iter().map(|member| member.kept.survivor).collect(),
             members: Members::of(members.iter().map(|member| member.kept.survivor.block)).expect("some"),
-            codec: packer.codec().id(),
+            codec: packer.packed_as(),
             saved_bytes: before.saturating_sub(stream.len()) as u64,
             plain_crcs: whole.iter().map(|(_, block)| crc32c::crc32c(block)).collect(),
             stream,
@@ -187,10 +230,10 @@ pub(super) fn pack_set(packer: &mut Packer, decoders: &mut Decoders, set: Set) -
         packer.next_request();
         for (at, block) in whole {
             let member = &members[at];
-            if !outcome.set.together || member.stored.is_some() && !member.is_guest {
-                outcome
-                    .alone
-                    .push((at, pack_alone(packer, &block, member.of > 1)));
+            let is_wanted = member.stored.is_some() && !member.is_guest || member.is_bound();
+            if !outcome.set.together || is_wanted {
+                let in_any_case = member.of > 1 || member.is_bound();
+                outcome.alone.push((at, pack_alone(packer, &block, in_any_case)));
             }
         }
     }

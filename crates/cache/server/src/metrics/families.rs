@@ -568,6 +568,11 @@ fn contents(families: &mut Families, live: &LiveReport) {
         codec.grouped_blocks,
     );
     families.counter(
+        "flaz_dictionaries_total",
+        "Dictionaries trained for blocks that are compressed again.",
+        codec.dictionaries,
+    );
+    families.counter(
         "flaz_divided_groups_total",
         "Groups of blocks compressed together that had lost some of them when their region was freed.",
         codec.divided_groups,

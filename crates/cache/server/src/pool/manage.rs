@@ -204,6 +204,7 @@ pub fn add(spec: &VolumeSpec) -> Result<CreateReport, HostError> {
         shard_count: spec.shards,
         threads: Some(threads_default()),
         index_memory: None,
+        dictionary_bytes: None,
     };
     let share = spec.share.chunks(superblock.layout.chunk_bytes)?;
     for other in &superblock.volumes {

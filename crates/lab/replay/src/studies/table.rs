@@ -283,6 +283,7 @@ pub(super) fn replay_with(
         parallelism: 1,
         operations_per_second: None,
     };
+    let is_real = matches!(data, Data::Real(_));
     let setup = Setup {
         origin_blocks: distinct,
         cache_bytes: capacity_blocks * 4096,
@@ -296,6 +297,7 @@ pub(super) fn replay_with(
         },
         ssd: instant,
         index_memory: None,
+        is_real,
         restriction,
     };
     let accesses = references.iter().map(|block| Access {

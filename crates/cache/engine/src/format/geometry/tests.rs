@@ -70,6 +70,7 @@ fn options(shard_count: Option<u32>, region_bytes: Option<u64>, extent_bytes: u3
         shard_count,
         threads: None,
         index_memory: None,
+        dictionary_bytes: None,
     }
 }
 

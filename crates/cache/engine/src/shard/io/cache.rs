@@ -244,6 +244,35 @@ impl<P: Platform> CacheIo<P> {
         result.map(|()| buf)
     }
 
+    /// Reads the space of a dictionary, during a start.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(in crate::shard) async fn read_dictionary(&self, number: u8) -> Result<IoBuf, DeviceError> {
+        let buf = IoBuf::new(self.layout.dictionary_bytes as usize);
+        let position = self.layout.dictionary_offset(self.shard, number);
+        let (buf, result) = self.device.read_at(position, buf).await;
+        result.map(|()| buf)
+    }
+
+    /// Writes a part of a dictionary, in whole sectors, to its space.
+    ///
+    /// # Errors
+    /// The device's, or it is fenced.
+    pub(in crate::shard) async fn write_dictionary(
+        &self,
+        number: u8,
+        offset: usize,
+        part: &[u8],
+    ) -> Result<(), DeviceError> {
+        assert!(
+            offset + part.len() <= self.layout.dictionary_bytes as usize,
+            "it fits"
+        );
+        let position = self.layout.dictionary_offset(self.shard, number) + offset as u64;
+        self.write_at(position, IoBuf::copy_of(part)).await
+    }
+
     /// The device itself, for reading structures of the format.
     pub(in crate::shard) fn device(&self) -> &P::Cache {
         &self.device

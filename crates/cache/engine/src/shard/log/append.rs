@@ -84,6 +84,16 @@ impl Append<'_> {
         }
     }
 
+    /// The dictionary that its fragment needs.
+    pub(super) fn dictionary(&self) -> Option<u8> {
+        let codec = match self {
+            Self::Packed { codec, .. } | Self::Group { codec, .. } => *codec,
+            Self::Moved { header, .. } | Self::MovedGroup { header, .. } => CodecId(header.codec),
+            Self::SameFilled { .. } | Self::Tombstone | Self::Cleaned => return None,
+        };
+        codec.dictionary()
+    }
+
     pub(super) fn is_group(&self) -> bool {
         matches!(self, Self::Group { .. } | Self::MovedGroup { .. })
     }

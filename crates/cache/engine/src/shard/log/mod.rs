@@ -168,6 +168,11 @@ impl SegmentLog {
         self.state.borrow_mut().is_young_in_main(location)
     }
 
+    /// Whether no region may have fragments of a dictionary: another one may take its number.
+    pub(super) fn is_dictionary_unused(&self, number: u8) -> bool {
+        self.state.borrow().is_dictionary_unused(number)
+    }
+
     /// The generation of the region that a location is in.
     pub(super) fn generation_at(&self, location: Location) -> Sequence {
         self.state.borrow().region_at(location).generation

@@ -17,6 +17,7 @@ mod victim;
 
 use std::collections::BTreeMap;
 
+use flaz_codec::DICTIONARIES_MAX;
 use flaz_device::IoBuf;
 
 use super::UsedRegion;
@@ -145,6 +146,19 @@ pub(super) struct State {
     damaged: [bool; 2],
     newest: Newest,
     oldest: Oldest,
+    dictionary_uses: DictionaryUses,
+}
+
+/// The last region that may have fragments of each dictionary, by its generation.
+#[derive(Clone, Copy, Debug, Default)]
+struct DictionaryUses([Sequence; DICTIONARIES_MAX]);
+
+impl DictionaryUses {
+    /// A fragment goes to a region.
+    fn note(&mut self, number: u8, generation: Sequence) {
+        let last = &mut self.0[usize::from(number)];
+        *last = generation.max(*last);
+    }
 }
 
 impl State {
@@ -169,7 +183,18 @@ impl State {
             damaged: [false; 2],
             newest: Newest::default(),
             oldest: Oldest::default(),
+            dictionary_uses: DictionaryUses::default(),
         }
+    }
+
+    /// Whether no region may have fragments of a dictionary.
+    pub(super) fn is_dictionary_unused(&self, number: u8) -> bool {
+        let last = self.dictionary_uses.0[usize::from(number)];
+        let mut used = self
+            .regions
+            .iter()
+            .filter(|region| region.state != RegionState::Free);
+        used.all(|region| region.generation > last)
     }
 
     /// Location and identity of the shard.
@@ -490,6 +515,8 @@ impl State {
         self.newest = Newest::inherited(generations.collect(), regions.len());
         self.regions = regions;
         self.next_sequence = next_sequence;
+        // What earlier openings stored is not known.
+        self.dictionary_uses = DictionaryUses([Sequence(next_sequence.0 - 1); DICTIONARIES_MAX]);
     }
 
     pub(super) fn next_sequence(&self) -> Sequence {

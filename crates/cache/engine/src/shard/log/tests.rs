@@ -92,6 +92,52 @@ fn the_manifest_follows_the_life_of_a_region() {
     assert_eq!(state_of(), (RegionUse::Free, 0));
 }
 
+/// A dictionary's number is free when each region that may have fragments of it was freed.
+#[test]
+fn a_dictionary_is_in_use_as_long_as_a_region_may_have_its_fragments() {
+    let log = log();
+    let data = [0; 100];
+    let stored = |codec| Append::Packed {
+        codec,
+        stored: &data,
+        plain_crc: 0,
+        dirty: false,
+    };
+    let zstd = flaz_codec::CodecId::ZSTD;
+    let is_unused = || [0, 1].map(|number| log.is_dictionary_unused(number));
+    let append = |ring, codec| {
+        let appended = log.append(ring, BlockNumber(1), stored(codec), Class::Reclaim);
+        appended.expect("there is room");
+    };
+    assert_eq!(is_unused(), [true, true], "nothing was stored");
+    append(Ring::Probation, zstd);
+    append(Ring::Main, flaz_codec::CodecId::LOST);
+    assert_eq!(is_unused(), [true, true], "without a dictionary");
+    append(Ring::Main, zstd.with_dictionary(1));
+    assert_eq!(is_unused(), [true, false]);
+    log.close_regions();
+    append(Ring::Main, zstd.with_dictionary(0));
+    log.close_regions();
+    while log.writing() {
+        let id = send(&log);
+        log.end_write(id);
+    }
+    for expected in [[false, true], [true, true]] {
+        // The first of main, then the second.
+        let victim = log.take_oldest(Ring::Main).expect("it is full");
+        assert_ne!(is_unused(), expected, "still there");
+        log.empty_victim();
+        log.free(victim);
+        // The region of probation is older than both.
+        let victim = log.take_oldest(Ring::Probation);
+        if let Some(victim) = victim {
+            log.empty_victim();
+            log.free(victim);
+        }
+        assert_eq!(is_unused(), expected);
+    }
+}
+
 #[test]
 fn an_extent_lands_after_those_before_it_in_its_ring() {
     let log = log();

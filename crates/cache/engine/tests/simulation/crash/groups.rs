@@ -5,15 +5,20 @@
 //! take turns with ballast to reclaim the regions of main.
 
 use std::ops::RangeInclusive;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use flaz_codec::CodecChoice;
+use flaz_codec::{CodecChoice, Dictionary};
+use flaz_device::{Device, IoBuf};
+use flaz_engine::format::dictionary::{DictionarySlot, StoredDictionary};
+use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;
+use flaz_engine::units::BLOCK_BYTES;
 use flaz_engine::write_budget::WriteBudget;
-use flaz_sim::Rng;
+use flaz_sim::{Rng, SimDisk};
 
 use super::oracle::Spot;
-use super::sectors::BLOCK_SECTORS;
+use super::sectors::{BLOCK_SECTORS, SECTOR, fill};
 use super::workload::{Generator, Op, Place, SPOTS, STRIPE_SECTORS, Shape, Step};
 
 /// Bases from here on are of caches with groups.
@@ -46,8 +51,15 @@ pub fn adapt(shape: Shape, rng: &mut Rng) -> Shape {
     settings.policy = PolicyKind::S3Fifo;
     settings.sequential_cutoff = 0;
     settings.write_budget = WriteBudget::None;
+    let mut wish = shape.wish;
+    let mut front = 192 << 10;
+    if rng.coin() {
+        wish.dictionary_bytes = Some(4 << 10);
+        front += 64 << 10;
+    }
     Shape {
-        cache_len: (192 << 10) + shard_count * REGIONS * (128 << 10),
+        cache_len: front + shard_count * REGIONS * (128 << 10),
+        wish,
         spots: spots.into(),
         large: None,
         grouped: true,
@@ -171,4 +183,32 @@ pub fn filling(generator: &mut Generator<'_>) -> Vec<Step> {
         op,
     };
     ops.into_iter().enumerate().map(step).collect()
+}
+
+/// Gives each shard a dictionary, for the contents of [`fill`].
+pub async fn store_dictionaries(disk: &SimDisk, superblock: &Superblock) {
+    static CONTENTS: OnceLock<Vec<u8>> = OnceLock::new();
+    let contents = CONTENTS.get_or_init(|| {
+        let mut blocks = vec![0; 64 * BLOCK_BYTES];
+        for (number, block) in (0..).zip(blocks.chunks_exact_mut(BLOCK_BYTES)) {
+            fill(number * BLOCK_SECTORS, 8 * number + 4 + number % 3, block);
+        }
+        Dictionary::train(&blocks, BLOCK_BYTES, 4000).expect("they have something in common")
+    });
+    let geometry = &superblock.geometry;
+    for shard in 0..geometry.shard_count {
+        let slot = DictionarySlot {
+            cache: superblock.cache_id(),
+            shard,
+            number: 0,
+        };
+        let stored = StoredDictionary {
+            generation: 1,
+            contents: contents.clone(),
+        };
+        let mut bytes = stored.to_bytes(slot);
+        bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
+        let written = disk.write_at(geometry.dictionary_offset(shard, 0), IoBuf::copy_of(&bytes), true);
+        written.await.1.expect("the disk is well");
+    }
 }

@@ -380,12 +380,8 @@ fn no_crash_beside_groups_loses_or_revives_anything() {
     }
 }
 
-/// Bases that are explored exhaustively: each mode on one shard and on two.
-const SHORT_BASES: u64 = 4;
-
 /// No sampling: a crash at each device event, with each plan.
-#[test]
-fn every_crash_of_a_short_workload_loses_and_revives_nothing() {
+fn every_crash_of_a_short_workload(number: u64) {
     let place = |spot, first, count| Place { spot, first, count };
     let write = |place, version, fua| Op::Write { place, version, fua };
     let ops = [
@@ -403,20 +399,40 @@ fn every_crash_of_a_short_workload_loses_and_revives_nothing() {
         (1, write(place(3, 0, 8), 4, false)),
     ];
     let steps = ops.map(|(client, op)| Step { phase: 0, client, op });
-    for number in 0..SHORT_BASES {
-        let base = Base::new(number).unwrap_or_else(|failure| panic!("{failure}"));
-        let mut scenario = Scenario::of_seed(number * SCENARIOS_A_BASE, &base.shape);
-        scenario.steps = steps.to_vec();
-        (scenario.cache_faults, scenario.origin_faults) = Default::default();
-        let mut counts = Counts::default();
-        if let Err(failure) = explore(&base, &scenario, &Budget::ALL, &mut counts) {
-            panic!("{failure}");
-        }
-        assert!(
-            counts.kills > 100 && counts.power_cuts > 1000,
-            "too little of base {number}: {counts:?}"
-        );
+    let base = Base::new(number).unwrap_or_else(|failure| panic!("{failure}"));
+    let mut scenario = Scenario::of_seed(number * SCENARIOS_A_BASE, &base.shape);
+    scenario.steps = steps.to_vec();
+    (scenario.cache_faults, scenario.origin_faults) = Default::default();
+    let mut counts = Counts::default();
+    if let Err(failure) = explore(&base, &scenario, &Budget::ALL, &mut counts) {
+        panic!("{failure}");
     }
+    assert!(
+        counts.kills > 100 && counts.power_cuts > 1000,
+        "too little of base {number}: {counts:?}"
+    );
+}
+
+// Each mode on one shard and on two. A test each, because each takes more than a minute of one core.
+
+#[test]
+fn every_crash_of_a_short_workload_loses_and_revives_nothing_on_base_0() {
+    every_crash_of_a_short_workload(0);
+}
+
+#[test]
+fn every_crash_of_a_short_workload_loses_and_revives_nothing_on_base_1() {
+    every_crash_of_a_short_workload(1);
+}
+
+#[test]
+fn every_crash_of_a_short_workload_loses_and_revives_nothing_on_base_2() {
+    every_crash_of_a_short_workload(2);
+}
+
+#[test]
+fn every_crash_of_a_short_workload_loses_and_revives_nothing_on_base_3() {
+    every_crash_of_a_short_workload(3);
 }
 
 /// A cache file on a file system that is often full.

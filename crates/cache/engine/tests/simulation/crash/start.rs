@@ -96,8 +96,12 @@ pub fn filled(base: u64, shape: &Shape) -> Result<Start, String> {
         origin_identity: "sim".into(),
         origin_path: "sim".into(),
     };
-    sim.block_on(create(&disk, options))
-        .map_err(|error| error.to_string())?;
+    let created = sim.block_on(create(&disk, options));
+    let superblock = created.map_err(|error| error.to_string())?;
+    if shape.wish.dictionary_bytes.is_some() {
+        // The openings are too short to train one.
+        sim.block_on(groups::store_dictionaries(&disk, &superblock));
+    }
     let mut start = Start {
         cache: disk.snapshot(),
         origin: DiskImage::new(origin_config),

@@ -264,6 +264,7 @@ impl Shape {
                 shard_count: Some(shard_count as u32),
                 threads: None,
                 index_memory: None,
+                dictionary_bytes: None,
             },
             settings,
             origin_alignment,

@@ -460,6 +460,7 @@ const WISH: GeometryOptions = GeometryOptions {
     shard_count: Some(1),
     threads: None,
     index_memory: None,
+    dictionary_bytes: None,
 };
 
 /// Options of a cache; `number` distinguishes caches.

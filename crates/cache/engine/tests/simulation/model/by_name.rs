@@ -30,6 +30,7 @@ fn a_write_that_overtakes_an_admission_wins() {
             shard_count: Some(1),
             threads: None,
             index_memory: None,
+            dictionary_bytes: None,
         };
         let options = CreateOptions {
             uuid: uuid::Uuid::from_u128(9),

@@ -103,6 +103,7 @@ fn plan(seed: u64) -> Plan {
             shard_count: Some(1 + rng.below(2) as u32 * u32::from(!seed.is_multiple_of(3))),
             threads: None,
             index_memory: None,
+            dictionary_bytes: None,
         },
         settings: Settings {
             mode: modes[rng.below(8) as usize],
@@ -503,7 +504,8 @@ fn members_of_groups_change_alone() {
     check_seeds(12, |seed| {
         let mut plan = plan(seed);
         let shards = u64::from(plan.wish.shard_count.expect("there is"));
-        plan.cache_len = (192 << 10) + 6 * shards * (128 << 10);
+        plan.wish.dictionary_bytes = Some(8 << 10);
+        plan.cache_len = (256 << 10) + 6 * shards * (128 << 10);
         plan.origin_len = 4 << 20;
         plan.settings.codec = CodecChoice::Auto;
         plan.settings.policy = PolicyKind::S3Fifo;
@@ -518,6 +520,7 @@ fn members_of_groups_change_alone() {
         return;
     }
     assert!(counts.grouped_blocks > 100, "{counts:?}");
+    assert!(counts.dictionaries_made > 0, "{counts:?}");
     // With a paged index, reclaim looks at few of the groups.
     let paged = std::env::var_os("FLAZ_INDEX_PAGED").is_some();
     assert!(counts.groups_divided > if paged { 0 } else { 10 }, "{counts:?}");

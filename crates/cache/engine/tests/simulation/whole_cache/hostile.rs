@@ -80,11 +80,15 @@ fn absurd_superblocks_are_refused() {
         |n: u64| n.to_le_bytes().to_vec(),
     );
     let cases = [
-        (8, u32s(8), "made by an older flaz (format 8, this program has 9)"),
         (
             8,
-            u32s(10),
-            "made by a newer flaz (format 10, this program has 9)",
+            u32s(9),
+            "made by an older flaz (format 9, this program has 10)",
+        ),
+        (
+            8,
+            u32s(11),
+            "made by a newer flaz (format 11, this program has 10)",
         ),
         (16, u64s(4), "features"),
         (40, u64s(u64::MAX), "generation"),
@@ -107,6 +111,10 @@ fn absurd_superblocks_are_refused() {
         (84, u32s(9), "device size"),
         (84, u32s(1 << 20), "most regions"),
         (84, u32s(u32::MAX), "regions a shard"),
+        (164, u32s(2048), "bytes of a dictionary"),
+        (164, u32s(12 << 10), "bytes of a dictionary"),
+        (164, u32s(u32::MAX), "bytes of a dictionary"),
+        (164, u32s(256 << 10), "device size"),
         (160, u32s(0), "most regions"),
         (160, u32s(u32::MAX), "most regions"),
         (88, u32s(0), "stripe size"),

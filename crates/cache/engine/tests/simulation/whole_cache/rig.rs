@@ -30,6 +30,7 @@ pub const SMALLEST: GeometryOptions = GeometryOptions {
     shard_count: Some(1),
     threads: None,
     index_memory: None,
+    dictionary_bytes: None,
 };
 /// Length of the smallest cache.
 pub const SMALLEST_LEN: u64 = FRONT_BYTES + 8 * (128 << 10);

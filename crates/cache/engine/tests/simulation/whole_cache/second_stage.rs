@@ -6,6 +6,7 @@ use std::time::Duration;
 use flaz_device::Env;
 use flaz_engine::check::Object;
 use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::stats::Counts;
 use flaz_engine::units::BlockNumber;
 use flaz_engine::volume::Volume;
@@ -127,7 +128,8 @@ fn what_stays_is_compressed_again_and_reads_the_same() {
                 .filter(|finding| finding.object.as_ref().is_ok_and(live))
                 .count()
         };
-        assert!(live("group-zstd") > USED.end as usize / 2 && live("fragment-lz4") > 0);
+        let groups = live("group-zstd") + live("group-zstd-dictionary");
+        assert!(groups > USED.end as usize / 2 && live("fragment-lz4") > 0);
     });
 }
 
@@ -145,7 +147,7 @@ fn a_fast_origin_and_busy_processors_leave_blocks_as_they_are() {
             check_contents(&open, words).await;
             open.stop().await.expect("stops");
             let findings = rig.check().await.expect("has a superblock");
-            assert!(findings.iter().all(|finding| !finding.kind.ends_with("zstd")));
+            assert!(findings.iter().all(|finding| !finding.kind.contains("zstd")));
         });
     }
 }
@@ -292,4 +294,278 @@ fn groups_outlive_a_change_of_the_codec() {
         }
         open.stop().await.expect("stops");
     });
+}
+
+/// Uses blocks often and others at random, until `count` dictionaries have been made since the cache was opened.
+async fn use_until_dictionaries(open: &Open, count: u64) {
+    let mut turns = 0;
+    while open.cache.stats().counts.dictionaries_made < count {
+        use_main(open, 8).await;
+        turns += 1;
+        assert!(turns < 100, "{:?}", open.cache.stats().counts);
+    }
+}
+
+/// No fragment was damaged, so each was restored with its own dictionary.
+fn check_whole(open: &Open) {
+    let counts = open.cache.stats().counts;
+    assert_eq!(
+        (counts.checksum_failures, counts.cache_errors),
+        (0, 0),
+        "{counts:?}"
+    );
+}
+
+async fn live_blocks(rig: &Rig, kind: &str) -> usize {
+    let findings = rig.check().await.expect("has a superblock");
+    assert!(findings.iter().all(|finding| finding.object.is_ok()));
+    let live = |object: &Object| matches!(object, Object::Fragment { live: Some(true), .. });
+    let of_kind = findings.iter().filter(|finding| finding.kind == kind);
+    of_kind
+        .filter(|finding| finding.object.as_ref().is_ok_and(live))
+        .count()
+}
+
+#[test]
+fn what_stays_is_compressed_with_a_dictionary_also_after_a_kill_and_a_stop() {
+    let rig = rig(words, Duration::from_millis(2));
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        use_until_dictionaries(&open, 1).await;
+        use_main(&open, 60).await;
+        check_contents(&open, words).await;
+        check_whole(&open);
+        std::mem::forget(open);
+    });
+    rig.sim.kill_tasks();
+    let before = rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        check_contents(&open, words).await;
+        // With the dictionary of the earlier opening.
+        use_main(&open, 20).await;
+        assert_eq!(open.cache.stats().counts.dictionaries_made, 0);
+        check_whole(&open);
+        let before = cached(&open);
+        open.stop().await.expect("stops");
+        before
+    });
+    rig.sim.block_on(async {
+        let with_dictionary = live_blocks(&rig, "group-zstd-dictionary").await;
+        assert!(with_dictionary > USED.end as usize / 2, "{with_dictionary}");
+        // Another codec reads them.
+        let open = rig.opened(settings("lz4", PolicyKind::S3Fifo)).await;
+        assert_eq!(cached(&open), before);
+        check_contents(&open, words).await;
+        use_main(&open, 20).await;
+        check_contents(&open, words).await;
+        check_whole(&open);
+        open.stop().await.expect("stops");
+    });
+}
+
+/// Words of one language in the first blocks, and of other languages elsewhere.
+fn languages(number: u64, block: &mut [u8; 4096]) {
+    let language = match number {
+        number if USED.contains(&number) => 0,
+        number => 1 + number / 3400,
+    };
+    let mut rng = Rng::new(number);
+    for place in block.chunks_mut(16) {
+        let mut word = [0; 16];
+        Rng::new(language * 1000 + rng.below(400)).fill(&mut word);
+        place.copy_from_slice(&word);
+    }
+}
+
+/// Uses blocks of one language after another, so that new dictionaries replace earlier ones.
+fn use_languages(rig: &Rig) -> Counts {
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        let mut rng = Rng::new(3);
+        for turn in 0..1600 {
+            let language = turn / 400;
+            let first = USED.end + language * 3400;
+            for _ in 0..8 {
+                let four = (first + rng.below(150) * 16) / 4 * 4;
+                open.read(four * BLOCK, 4 * BLOCK).await;
+            }
+            open.prefetch(first + 2600..first + 2600 + 16).await;
+            open.prefetch(first + 2600 + turn % 400..first + 2616 + turn % 400)
+                .await;
+            open.stored().await;
+        }
+        let mut block = [0; 4096];
+        for number in (0..14_000).step_by(7) {
+            languages(number, &mut block);
+            assert!(open.read(number * BLOCK, BLOCK).await == block, "block {number}");
+        }
+        let counts = open.cache.stats().counts;
+        open.stop().await.expect("stops");
+        counts
+    })
+}
+
+fn a_dictionary_is_replaced_when_no_block_needs_it() {
+    let rig = Rig::new(
+        11,
+        DiskConfig {
+            read_latency: Duration::from_millis(2)..=Duration::from_millis(2),
+            ..filled_disk(64 << 20, languages)
+        },
+        plain_disk(3 << 20),
+    );
+    rig.create(64 << 20, SMALLEST);
+    let counts = use_languages(&rig);
+    assert!(counts.dictionaries_made >= 3, "{counts:?}");
+    assert_eq!(counts.checksum_failures, 0, "{counts:?}");
+    rig.sim.block_on(async {
+        let findings = rig.check().await.expect("has a superblock");
+        assert!(findings.iter().all(|finding| finding.object.is_ok()));
+    });
+}
+
+#[test]
+fn dictionaries_are_replaced() {
+    a_dictionary_is_replaced_when_no_block_needs_it();
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn dictionaries_that_are_replaced_too_early_are_noticed() {
+    use flaz_engine::planted::{PlantedBug, plant};
+    plant(Some(PlantedBug::DictionaryReplaced));
+    let outcome = std::panic::catch_unwind(a_dictionary_is_replaced_when_no_block_needs_it);
+    plant(None);
+    assert!(
+        outcome.is_err(),
+        "nothing notices that blocks lose their dictionary"
+    );
+}
+
+/// Blocks whose dictionary is damaged are misses. Another one is made.
+#[test]
+fn a_damaged_dictionary_costs_hits_and_no_data() {
+    let rig = rig(words, Duration::from_millis(2));
+    let geometry = rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        use_until_dictionaries(&open, 1).await;
+        use_main(&open, 60).await;
+        let geometry = open.cache.superblock().geometry;
+        open.stop().await.expect("stops");
+        geometry
+    });
+    rig.disk.flip_bit(geometry.dictionary_offset(0, 0) + 100, 3);
+    rig.sim.block_on(async {
+        let findings = rig.check().await.expect("has a superblock");
+        let bad: Vec<_> = findings
+            .iter()
+            .filter(|finding| finding.object.is_err())
+            .map(|finding| finding.kind.as_str())
+            .collect();
+        assert!(
+            bad.contains(&"dictionary") && bad.contains(&"fragment"),
+            "{bad:?}"
+        );
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        check_contents(&open, words).await;
+        assert!(open.cache.stats().counts.checksum_failures > 0);
+        use_until_dictionaries(&open, 1).await;
+        use_main(&open, 60).await;
+        check_contents(&open, words).await;
+        open.stop().await.expect("stops");
+    });
+    rig.sim.block_on(async {
+        // Blocks that needed the damaged one may be left.
+        let findings = rig.check().await.expect("has a superblock");
+        let restored = |kind: &str| findings.iter().any(|finding| finding.kind == kind);
+        assert!(restored("dictionary") && restored("group-zstd-dictionary"));
+    });
+}
+
+/// Dirty blocks behind blocks that need a dictionary, which may be damaged, outlive a kill.
+fn dirty_blocks_do_not_depend_on_a_dictionary(damaged: bool) {
+    let rig = rig(words, Duration::from_millis(2));
+    let write_back = Settings {
+        mode: Mode::WriteBack,
+        ..settings("auto", PolicyKind::S3Fifo)
+    };
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        use_until_dictionaries(&open, 1).await;
+        use_main(&open, 40).await;
+        open.stop().await.expect("stops");
+    });
+    let mut version = 0;
+    for round in 0..12 {
+        let geometry = rig.sim.block_on(async {
+            let open = rig.opened(write_back.clone()).await;
+            if !damaged {
+                check_contents_but(&open, version).await;
+            }
+            use_main(&open, 2 + round % 3).await;
+            // Blocks that were dropped not long ago are stored in main, with a dictionary, and nothing makes them stable.
+            let mut rng = Rng::new(round);
+            let before = open.cache.stats().counts.ghost_hits;
+            while open.cache.stats().counts.ghost_hits < before + 8 {
+                let first = USED.end + rng.below(400) * 8;
+                open.read(first * BLOCK, 8 * BLOCK).await;
+                open.stored().await;
+            }
+            version += 1;
+            let mut block = [0; 4096];
+            for number in USED.step_by(20) {
+                words(number + version * 1000, &mut block);
+                open.write(number * BLOCK, &block).await;
+            }
+            let geometry = open.cache.superblock().geometry;
+            std::mem::forget(open);
+            geometry
+        });
+        rig.sim.kill_tasks();
+        if damaged {
+            for number in 0..2 {
+                rig.disk.flip_bit(geometry.dictionary_offset(0, number) + 700, 1);
+            }
+        }
+        rig.sim.block_on(async {
+            let open = rig.opened(write_back.clone()).await;
+            check_contents_but(&open, version).await;
+            open.stop().await.expect("stops");
+        });
+        if damaged {
+            for number in 0..2 {
+                rig.disk.flip_bit(geometry.dictionary_offset(0, number) + 700, 1);
+            }
+        }
+    }
+}
+
+/// Checks all used blocks, of which every twentieth has been written.
+async fn check_contents_but(open: &Open, version: u64) {
+    let mut block = [0; 4096];
+    for number in USED {
+        let written = if number % 20 == 0 { version * 1000 } else { 0 };
+        words(number + written, &mut block);
+        assert!(open.read(number * BLOCK, BLOCK).await == block, "block {number}");
+    }
+}
+
+#[test]
+fn dirty_blocks_behind_a_dictionary_outlive_a_kill() {
+    dirty_blocks_do_not_depend_on_a_dictionary(false);
+}
+
+#[test]
+fn dirty_blocks_behind_a_damaged_dictionary_outlive_a_kill() {
+    dirty_blocks_do_not_depend_on_a_dictionary(true);
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn dirty_blocks_that_depend_on_a_dictionary_are_noticed() {
+    use flaz_engine::planted::{PlantedBug, plant};
+    plant(Some(PlantedBug::DictionaryTrusted));
+    let outcome = std::panic::catch_unwind(|| dirty_blocks_do_not_depend_on_a_dictionary(true));
+    plant(None);
+    assert!(outcome.is_err(), "nothing notices that dirty blocks are lost");
 }

@@ -55,6 +55,13 @@ impl State {
             location,
             generation,
         };
+        if let Some(number) = what.dictionary() {
+            debug_assert!(
+                !matches!(what, Append::Packed { dirty: true, .. }),
+                "dirty data needs no dictionary"
+            );
+            self.dictionary_uses.note(number, generation);
+        }
         assert!(start + bytes <= extent.buf.len(), "room was made in the extent");
         extent.buf[extent.used..start].fill(0);
         let kind = write_fragment(&mut extent.buf[start..start + bytes], what, &identity);
