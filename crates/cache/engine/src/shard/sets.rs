@@ -230,7 +230,7 @@ pub(super) fn pack_set(
         packer.next_request();
         for (at, block) in whole {
             let member = &members[at];
-            let is_wanted = member.stored.is_some() && !member.is_guest || member.is_bound();
+            let is_wanted = (member.stored.is_some() || member.is_bound()) && !member.is_guest;
             if !outcome.set.together || is_wanted {
                 let in_any_case = member.of > 1 || member.is_bound();
                 outcome.alone.push((at, pack_alone(packer, &block, in_any_case)));
