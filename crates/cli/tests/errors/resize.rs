@@ -71,7 +71,7 @@ fn impossible_sizes_are_refused_and_change_nothing() {
         (
             "resize cache --size 1G",
             [
-                "expected a size of 1728KiB to ",
+                "expected a size of 1792KiB to ",
                 "8 times",
                 "found 1024MiB",
                 "recreate",
@@ -80,7 +80,7 @@ fn impossible_sizes_are_refused_and_change_nothing() {
         (
             "resize cache --size 64K",
             [
-                "expected a size of 1728KiB to ",
+                "expected a size of 1792KiB to ",
                 "8 times",
                 "found 65536",
                 "choose",
