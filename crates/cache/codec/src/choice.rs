@@ -9,11 +9,23 @@ use crate::codec::CodecId;
 use crate::registry::choices;
 use crate::spec::{CodecSpec, SpecError};
 
-/// The level of zstd at which `auto` compresses blocks that stay. Lower ones leave 3 to 5 % of the capacity, higher ones need
-/// several times the processor time for another 1 % (`docs/compression.md`). Decompression takes the same time at each level.
+/// The level of zstd at which `auto` compresses blocks that stay. Lower ones leave 3 to 5 % of the capacity (`docs/compression.md`).
+/// Decompression takes the same time at each level.
 const SECOND_LEVEL: i8 = 6;
+/// The level with high effort, without a dictionary and with one: the lowest that is within 2 % of the highest one.
+const HIGH_LEVELS: [i8; 2] = [13, 16];
 /// The name of [`CodecChoice::Auto`].
 const AUTO: &str = "auto";
+
+/// How much processor time a block that stays is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effort {
+    /// About 50 us.
+    #[default]
+    Usual,
+    /// About 400 us, to save up to 7 % more: for processors that have nothing else to do.
+    High,
+}
 
 /// What a cache compresses with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,17 +84,28 @@ impl CodecChoice {
 
     /// The codec for blocks that stay for long, if that is another one.
     #[must_use]
-    pub fn second(self) -> Option<CodecSpec> {
+    pub fn second(self, effort: Effort, has_dictionary: bool) -> Option<CodecSpec> {
+        let level = match effort {
+            Effort::Usual => SECOND_LEVEL,
+            Effort::High => HIGH_LEVELS[usize::from(has_dictionary)],
+        };
         match self {
             Self::One(_) => None,
-            Self::Auto => CodecSpec::new(CodecId::ZSTD, Some(SECOND_LEVEL)).ok(),
+            Self::Auto => CodecSpec::new(CodecId::ZSTD, Some(level)).ok(),
         }
+    }
+
+    /// Whether `codec` is the one for blocks that stay, with any effort. Those are compressed with the dictionary of the cache.
+    #[must_use]
+    pub fn is_second(self, codec: CodecSpec) -> bool {
+        self.second(Effort::Usual, false)
+            .is_some_and(|second| second.id() == codec.id())
     }
 
     /// Whether blocks are compressed with `codec`.
     #[must_use]
     pub fn uses(self, codec: CodecSpec) -> bool {
-        self.first() == codec || self.second() == Some(codec)
+        self.first() == codec || self.is_second(codec)
     }
 
     /// All choices, for a sentence.
@@ -149,7 +172,16 @@ mod tests {
             assert_eq!(choice.to_string(), text);
             assert_eq!(CodecChoice::new(choice.id(), Some(choice.level())), Ok(choice));
             assert!(choice.uses(choice.first()));
-            assert_eq!(choice.second().is_some(), text == "auto");
+            for (effort, dictionary) in [
+                (Effort::Usual, false),
+                (Effort::High, false),
+                (Effort::High, true),
+            ] {
+                let second = choice.second(effort, dictionary);
+                assert_eq!(second.is_some(), text == "auto");
+                assert!(second.is_none_or(|codec| choice.uses(codec) && choice.is_second(codec)));
+            }
+            assert!(!choice.is_second(choice.first()));
         }
         assert_eq!(CodecChoice::default(), CodecSpec::LZ4.into());
         assert!(CodecChoice::new(CodecChoice::AUTO_ID, Some(3)).is_err());

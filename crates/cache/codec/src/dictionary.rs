@@ -4,13 +4,12 @@
 //! with it. [`CodecId::with_dictionary`] says which one of a cache that is.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use zstd::zstd_safe::{CDict, DDict, train_from_buffer};
 
 use crate::codec::CodecId;
 use crate::memory::Counted;
-use crate::spec::CodecSpec;
 
 /// Most dictionaries that a cache has at a time.
 pub const DICTIONARIES_MAX: usize = 2;
@@ -20,13 +19,25 @@ const NUMBER_SHIFT: u32 = 4;
 /// The dictionaries that blocks were compressed with, by number.
 pub type Dictionaries = [Option<Arc<Dictionary>>; DICTIONARIES_MAX];
 
-/// A dictionary, for compression at one level and for decompression.
+/// A dictionary, for compression and for decompression.
 pub struct Dictionary {
     contents: Box<[u8]>,
-    codec: CodecSpec,
     decoder: DDict<'static>,
-    /// Takes ten times as much memory, so it is made when a block is first compressed. `None`: the library does not take the contents.
-    encoder: OnceLock<Option<(CDict<'static>, Counted)>>,
+    prepared: Mutex<Vec<AtLevel>>,
+    _memory: Counted,
+}
+
+/// A dictionary that was prepared for compression at a level.
+struct AtLevel {
+    level: i8,
+    prepared: Arc<Prepared>,
+    /// An encoder was made with it since the last trim.
+    was_used: bool,
+}
+
+/// A dictionary for compression at one level. It takes ten to thirty times the memory of the contents.
+pub(crate) struct Prepared {
+    pub(crate) dictionary: CDict<'static>,
     _memory: Counted,
 }
 
@@ -41,36 +52,71 @@ impl Dictionary {
         Some(contents)
     }
 
-    /// Prepares a dictionary for use with `codec`. `None`: the codec has none, or these are not the contents of one.
+    /// Prepares a dictionary for decompression. `None`: these are not the contents of one.
     #[must_use]
-    pub fn new(contents: &[u8], codec: CodecSpec) -> Option<Self> {
-        if codec.id() != CodecId::ZSTD {
-            return None;
-        }
+    pub fn new(contents: &[u8]) -> Option<Self> {
         let decoder = DDict::try_create(contents)?;
         let memory = Counted::new(contents.len() + decoder.sizeof());
         Some(Self {
             contents: contents.into(),
-            codec,
             decoder,
-            encoder: OnceLock::new(),
+            prepared: Mutex::default(),
             _memory: memory,
         })
     }
 
-    /// The codec and level that it was prepared for.
-    #[must_use]
-    pub fn codec(&self) -> CodecSpec {
-        self.codec
+    /// Prepares it for compression at a level, unless another encoder has done that. `None`: the library does not take the contents.
+    pub(crate) fn prepare(&self, level: i8) -> Option<Arc<Prepared>> {
+        let mut all = self.all_prepared();
+        if let Some(known) = all.iter_mut().find(|of| of.level == level) {
+            known.was_used = true;
+            return Some(Arc::clone(&known.prepared));
+        }
+        let dictionary = CDict::try_create(&self.contents, level.into())?;
+        let memory = Counted::new(dictionary.sizeof());
+        let prepared = Arc::new(Prepared {
+            dictionary,
+            _memory: memory,
+        });
+        all.push(AtLevel {
+            level,
+            prepared: Arc::clone(&prepared),
+            was_used: true,
+        });
+        Some(prepared)
     }
 
-    pub(crate) fn encoder(&self) -> Option<&CDict<'static>> {
-        let made = self.encoder.get_or_init(|| {
-            let encoder = CDict::try_create(&self.contents, self.codec.level().into())?;
-            let memory = Counted::new(encoder.sizeof());
-            Some((encoder, memory))
+    /// Drops what was prepared for a level of which there is no encoder, and of which none was made since the last call. Never waits.
+    pub fn trim(&self) {
+        // If it is prepared right now, that takes a while, and it is used.
+        let Some(mut all) = self.free_prepared() else {
+            return;
+        };
+        all.retain_mut(|of| {
+            let is_used = of.was_used || Arc::strong_count(&of.prepared) > 1;
+            of.was_used = false;
+            is_used
         });
-        made.as_ref().map(|(encoder, _)| encoder)
+    }
+
+    /// Whether an encoder for a level is made at once. Never waits.
+    #[must_use]
+    pub fn is_prepared(&self, level: i8) -> bool {
+        self.free_prepared()
+            .is_some_and(|all| all.iter().any(|of| of.level == level))
+    }
+
+    /// `None`: it is prepared right now.
+    fn free_prepared(&self) -> Option<MutexGuard<'_, Vec<AtLevel>>> {
+        match self.prepared.try_lock() {
+            Ok(all) => Some(all),
+            Err(TryLockError::Poisoned(all)) => Some(all.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn all_prepared(&self) -> MutexGuard<'_, Vec<AtLevel>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn decoder(&self) -> &DDict<'static> {
@@ -80,7 +126,7 @@ impl Dictionary {
 
 impl fmt::Debug for Dictionary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Dictionary({})", self.codec)
+        write!(f, "Dictionary({} bytes)", self.contents.len())
     }
 }
 
@@ -106,7 +152,7 @@ mod tests {
     use flaz_random::Random;
 
     use super::*;
-    use crate::{CodecChoice, DecodeError, Decoders, encoder, encoder_with};
+    use crate::{CodecChoice, CodecSpec, DecodeError, Decoders, Effort, encoder, encoder_with};
 
     const BLOCK: usize = 4096;
 
@@ -124,8 +170,20 @@ mod tests {
     fn dictionary(vocabulary: u64) -> Arc<Dictionary> {
         let contents = Dictionary::train(&blocks(128, vocabulary, 1), BLOCK, 8 << 10).expect("common words");
         assert!(contents.len() <= 8 << 10);
-        let codec = CodecChoice::Auto.second().expect("it has one");
-        Arc::new(Dictionary::new(&contents, codec).expect("its own contents"))
+        Arc::new(Dictionary::new(&contents).expect("its own contents"))
+    }
+
+    fn codec(effort: Effort) -> CodecSpec {
+        CodecChoice::Auto.second(effort, true).expect("it has one")
+    }
+
+    /// A block, compressed with a dictionary.
+    fn packed(block: &[u8], dictionary: &Arc<Dictionary>) -> Vec<u8> {
+        let mut out = vec![0; BLOCK];
+        let mut encoder = encoder_with(dictionary, codec(Effort::Usual)).expect("its own contents");
+        let len = encoder.compress(block, &mut out).expect("it fits");
+        out.truncate(len);
+        out
     }
 
     fn decoders(dictionaries: Dictionaries) -> Decoders {
@@ -140,40 +198,60 @@ mod tests {
         let four = blocks(4, 7, 2);
         let id = CodecId::ZSTD.with_dictionary(1);
         let mut decoders = decoders([None, Some(Arc::clone(&dictionary))]);
-        let mut with = encoder_with(Arc::clone(&dictionary)).expect("its own contents");
-        let mut without = encoder(dictionary.codec());
-        let (mut out, mut plain) = (vec![0; 4 * BLOCK], vec![0; 4 * BLOCK]);
-        for block in four.chunks(BLOCK) {
-            let alone = without.compress(block, &mut out).expect("it fits");
-            let len = with.compress(block, &mut out).expect("it fits");
-            assert!(len * 10 < alone * 9, "{len} bytes, {alone} without");
-            decoders
-                .decompress(id, &out[..len], &mut plain[..BLOCK])
-                .expect("its own output");
-            assert!(plain[..BLOCK] == *block);
+        for effort in [Effort::Usual, Effort::High] {
+            let mut with = encoder_with(&dictionary, codec(effort)).expect("its own contents");
+            let mut without = encoder(codec(effort));
+            let (mut out, mut plain) = (vec![0; 4 * BLOCK], vec![0; 4 * BLOCK]);
+            for block in four.chunks(BLOCK) {
+                let alone = without.compress(block, &mut out).expect("it fits");
+                let len = with.compress(block, &mut out).expect("it fits");
+                assert!(len * 10 < alone * 9, "{len} bytes, {alone} without");
+                decoders
+                    .decompress(id, &out[..len], &mut plain[..BLOCK])
+                    .expect("its own output");
+                assert!(plain[..BLOCK] == *block);
+            }
+            let len = with.compress_group(&four, BLOCK, &mut out).expect("it fits");
+            for count in 1..=4 {
+                decoders
+                    .decompress_first(id, &out[..len], BLOCK, &mut plain[..count * BLOCK])
+                    .expect("its own output");
+                assert!(plain[..count * BLOCK] == four[..count * BLOCK]);
+            }
         }
-        let len = with.compress_group(&four, BLOCK, &mut out).expect("it fits");
-        for count in 1..=4 {
-            decoders
-                .decompress_first(id, &out[..len], BLOCK, &mut plain[..count * BLOCK])
-                .expect("its own output");
-            assert!(plain[..count * BLOCK] == four[..count * BLOCK]);
-        }
+    }
+
+    #[test]
+    fn encoders_of_a_level_share_what_is_prepared_until_none_is_left() {
+        let dictionary = dictionary(7);
+        let encoder = |effort| encoder_with(&dictionary, codec(effort)).expect("its own contents");
+        let levels = || dictionary.all_prepared().len();
+        assert!(!dictionary.is_prepared(codec(Effort::Usual).level()));
+        let usual = [encoder(Effort::Usual), encoder(Effort::Usual)];
+        assert_eq!(levels(), 1, "shared");
+        assert!(dictionary.is_prepared(codec(Effort::Usual).level()));
+        assert!(!dictionary.is_prepared(codec(Effort::High).level()));
+        drop(encoder(Effort::High));
+        assert_eq!(levels(), 2);
+        dictionary.trim();
+        assert_eq!(levels(), 2, "it was used since the last trim");
+        dictionary.trim();
+        assert_eq!(levels(), 1, "two encoders are left");
+        drop(usual);
+        dictionary.trim();
+        assert_eq!(levels(), 0);
+        assert!(dictionary.prepare(6).is_some(), "once more");
     }
 
     #[test]
     fn without_its_dictionary_a_block_is_refused_or_wrong() {
         let (own, other) = (dictionary(7), dictionary(8));
         let block = blocks(1, 7, 3);
-        let mut out = vec![0; BLOCK];
-        let len = encoder_with(Arc::clone(&own))
-            .expect("its own contents")
-            .compress(&block, &mut out)
-            .expect("it fits");
+        let out = packed(&block, &own);
         let mut found = vec![0; BLOCK];
         let mut restore = |dictionaries, number| {
             let id = CodecId::ZSTD.with_dictionary(number);
-            let result = decoders(dictionaries).decompress(id, &out[..len], &mut found);
+            let result = decoders(dictionaries).decompress(id, &out, &mut found);
             result.map(|()| found == block)
         };
         assert_eq!(restore([Some(Arc::clone(&own)), None], 0), Ok(true));
@@ -186,25 +264,22 @@ mod tests {
         let own = dictionary(7);
         let contents = Dictionary::train(&blocks(128, 7, 1), BLOCK, 8 << 10).expect("common words");
         let block = blocks(1, 7, 3);
-        let mut out = vec![0; BLOCK];
-        let len = encoder_with(Arc::clone(&own))
-            .expect("its own contents")
-            .compress(&block, &mut out)
-            .expect("it fits");
+        let out = packed(&block, &own);
+        let len = out.len();
         let id = CodecId::ZSTD.with_dictionary(0);
         let mut found = vec![0; BLOCK];
         for bit in (0..contents.len() * 8).step_by(97) {
             let mut wrong = contents.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);
-            if let Some(dictionary) = Dictionary::new(&wrong, own.codec()) {
+            if let Some(dictionary) = Dictionary::new(&wrong) {
                 let mut decoders = decoders([Some(Arc::new(dictionary)), None]);
                 // Any result; the checksum of the block is the engine's.
-                let _ = decoders.decompress(id, &out[..len], &mut found);
+                let _ = decoders.decompress(id, &out, &mut found);
             }
         }
         let mut decoders = decoders([Some(own), None]);
         for bit in 0..len * 8 {
-            let mut wrong = out[..len].to_vec();
+            let mut wrong = out.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);
             let _ = decoders.decompress(id, &wrong, &mut found);
             let _ = decoders.decompress_first(id, &wrong, BLOCK, &mut found);
@@ -233,10 +308,8 @@ mod tests {
             let result = Decoders::new().decompress(CodecId(unknown), &[0; 40], &mut found);
             assert_eq!(result, Err(DecodeError::UnknownCodec(unknown)), "{unknown:#x}");
         }
-        assert!(
-            Dictionary::new(b"any contents", CodecSpec::LZ4).is_none(),
-            "LZ4 has none"
-        );
+        let own = dictionary(7);
+        assert!(encoder_with(&own, CodecSpec::LZ4).is_none(), "LZ4 has none");
     }
 
     #[test]

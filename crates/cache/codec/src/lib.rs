@@ -42,7 +42,7 @@ pub mod work;
 mod zlib;
 mod zstd;
 
-pub use choice::CodecChoice;
+pub use choice::{CodecChoice, Effort};
 pub use codec::{CodecId, DecodeError, Decoder, Encoder};
 pub use dictionary::{DICTIONARIES_MAX, Dictionaries, Dictionary};
 pub use memory::context_bytes;

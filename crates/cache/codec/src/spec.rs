@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -176,8 +175,11 @@ pub fn encoder(spec: CodecSpec) -> Box<dyn Encoder + Send> {
     (spec.codec().encoder)(spec.level())
 }
 
-/// An encoder for the codec of `dictionary`, which uses it. `None`: the contents are only good for decoding.
+/// An encoder for `spec` that uses a dictionary. `None`: the codec has none, or the contents are only good for decoding.
 #[must_use]
-pub fn encoder_with(dictionary: Arc<Dictionary>) -> Option<Box<dyn Encoder + Send>> {
-    zstd::encoder_with(dictionary)
+pub fn encoder_with(dictionary: &Dictionary, spec: CodecSpec) -> Option<Box<dyn Encoder + Send>> {
+    if spec.id() != CodecId::ZSTD {
+        return None;
+    }
+    zstd::encoder_with(dictionary, spec.level())
 }

@@ -10,10 +10,13 @@ use std::sync::Arc;
 
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective;
-use zstd::zstd_safe::{CParameter, DCtx, DParameter, FrameFormat, InBuffer, OutBuffer, ResetDirective};
+use zstd::zstd_safe::{
+    CParameter, DCtx, DParameter, DictAttachPref, FrameFormat, InBuffer, OutBuffer, ParamSwitch,
+    ResetDirective,
+};
 
 use crate::codec::{Codec, CodecId, DecodeError, Decoder, Encoder, Levels, exactly};
-use crate::dictionary::Dictionary;
+use crate::dictionary::{Dictionary, Prepared};
 use crate::memory::Counted;
 
 impl CodecId {
@@ -38,7 +41,7 @@ pub(crate) static CODEC: Codec = Codec {
         Box::new(ZstdEncoder {
             made,
             memory,
-            _dictionary: None,
+            _prepared: None,
         })
     },
     decoder: || Box::new(ZstdDecoder::new()),
@@ -55,18 +58,22 @@ struct ZstdEncoder {
     made: Compressor<'static>,
     memory: Counted,
     /// `made` refers to it, so it is dropped later.
-    _dictionary: Option<Arc<Dictionary>>,
+    _prepared: Option<Arc<Prepared>>,
 }
 
 /// An encoder that compresses with a dictionary.
-pub(crate) fn encoder_with(dictionary: Arc<Dictionary>) -> Option<Box<dyn Encoder + Send>> {
-    let mut made = compressor(dictionary.codec().level());
-    made.context_mut().ref_cdict(dictionary.encoder()?).ok()?;
+pub(crate) fn encoder_with(dictionary: &Dictionary, level: i8) -> Option<Box<dyn Encoder + Send>> {
+    let prepared = dictionary.prepare(level)?;
+    let mut made = compressor(level);
+    // Otherwise the library copies the tables of the dictionary for groups, at high levels, for each of them.
+    let attach = CParameter::ForceAttachDict(DictAttachPref::ForceAttach);
+    made.set_parameter(attach).ok()?;
+    made.context_mut().ref_cdict(&prepared.dictionary).ok()?;
     let memory = Counted::new(0);
     Some(Box::new(ZstdEncoder {
         made,
         memory,
-        _dictionary: Some(dictionary),
+        _prepared: Some(prepared),
     }))
 }
 
@@ -104,6 +111,8 @@ fn compressor(level: i8) -> Compressor<'static> {
         CParameter::ChecksumFlag(false),
         CParameter::DictIdFlag(false),
         CParameter::Format(FrameFormat::Magicless),
+        // A group has one block of Zstandard for each of its members.
+        CParameter::UseBlockSplitter(ParamSwitch::Disable),
     ] {
         made.set_parameter(parameter)
             .expect("the library knows the parameter");

@@ -33,6 +33,18 @@ pub enum Priority {
     Write,
 }
 
+/// How much of the time of the machine's processors is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Load {
+    /// Little: there is time for work that gains little for its cost.
+    Low,
+    /// Some.
+    #[default]
+    Medium,
+    /// Nearly all: work that can be left out should be.
+    High,
+}
+
 /// The environment of one engine thread.
 ///
 /// Implementations: the io_uring runtime of `flaz-runtime`, and the seeded executor of `flaz-sim`.
@@ -66,6 +78,6 @@ pub trait Env: Clone + 'static {
     /// Number of cores that [`Env::compute`] can use; 1 means that splitting work gains nothing.
     fn parallelism(&self) -> usize;
 
-    /// Whether the processors of the machine have little time left, so that work that can be left out should be. Cheap.
-    fn is_busy(&self) -> bool;
+    /// How much of the processors' time was in use lately. Cheap.
+    fn load(&self) -> Load;
 }

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use flaz_codec::{CodecChoice, CodecId, DICTIONARIES_MAX, Decoders, Dictionaries, Dictionary};
+use flaz_codec::{CodecId, DICTIONARIES_MAX, Decoders, Dictionaries, Dictionary};
 use flaz_device::{Device, IoBuf};
 
 use crate::cache::{CacheError, Unreadable};
@@ -305,8 +305,7 @@ impl<C: Device, V: FnMut(Finding, u64, u64)> Walk<'_, C, V> {
                     continue;
                 }
             };
-            let codec = CodecChoice::Auto.second();
-            let usable = codec.and_then(|codec| Dictionary::new(&stored.contents, codec));
+            let usable = Dictionary::new(&stored.contents);
             self.tell(match &usable {
                 Some(_) => {
                     let object = Object::Dictionary {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use flaz_device::{Env, Nanos, Priority};
+use flaz_device::{Env, Load, Nanos, Priority};
 
 use crate::clock::monotonic;
 use crate::compute;
@@ -303,7 +303,7 @@ impl Env for Rt {
         compute::threads()
     }
 
-    fn is_busy(&self) -> bool {
-        crate::load::is_busy()
+    fn load(&self) -> Load {
+        crate::load::now()
     }
 }

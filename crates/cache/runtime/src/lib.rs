@@ -26,7 +26,7 @@
 //! | [`net`] | sockets: accept, receive, send |
 //! | [`mod@peer`] | the process at the other end of a Unix socket |
 //! | [`mod@file`] | files and block devices |
-//! | `load` | whether the processors of the machine are busy |
+//! | `load` | how busy the processors of the machine are |
 //! | [`emulate`] | emulation of slow devices |
 //!
 //! Invariants:

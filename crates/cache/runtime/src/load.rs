@@ -1,16 +1,19 @@
-//! Whether the processors of the machine are busy.
+//! How busy the processors of the machine are.
 //!
 //! The kernel counts the time of all processors in `/proc/stat`. The counts are compared with those of a moment ago, at most
-//! a few times a second, and only while somebody asks. Where they cannot be read, the processors count as idle.
+//! a few times a second, and only while somebody asks. Where they cannot be read, the load counts as medium.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use flaz_device::Load;
 
 /// How old an answer may be.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Share of the processors' time, in percent, from which they are busy.
-const BUSY_PERCENT: u64 = 85;
+/// Share of the processors' time, in percent, from which the load is high.
+const HIGH_PERCENT: u64 = 85;
+/// Share below which it is low.
+const LOW_PERCENT: u64 = 60;
 
 /// Time of all processors since boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,31 +36,51 @@ impl Ticks {
         (ticks.all > 0).then_some(ticks)
     }
 
-    /// Whether the processors were busy since `earlier`.
-    fn busy_since(self, earlier: Self) -> bool {
+    /// The load since `earlier`. `None`: no time has passed.
+    fn load_since(self, earlier: Self) -> Option<Load> {
         let all = self.all.saturating_sub(earlier.all);
         let busy = all.saturating_sub(self.idle.saturating_sub(earlier.idle));
-        all > 0 && busy * 100 >= all * BUSY_PERCENT
+        let load = match (busy * 100).checked_div(all)? {
+            HIGH_PERCENT.. => Load::High,
+            LOW_PERCENT.. => Load::Medium,
+            _ => Load::Low,
+        };
+        Some(load)
     }
 }
 
-static LATEST: Mutex<Option<(Instant, Ticks)>> = Mutex::new(None);
-static BUSY: AtomicBool = AtomicBool::new(false);
+/// The latest counts, when a thread began to read them, and the load that they show.
+struct Latest {
+    at: Option<Instant>,
+    ticks: Option<Ticks>,
+    load: Load,
+}
 
-/// Whether the processors of the machine are busy.
-pub(crate) fn is_busy() -> bool {
-    // Another thread that reads the counts has the answer in a moment.
-    if let Ok(mut latest) = LATEST.try_lock()
-        && latest.is_none_or(|(at, _)| at.elapsed() >= INTERVAL)
-    {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        if let Some(now) = Ticks::parse(&stat) {
-            let busy = latest.is_some_and(|(_, earlier)| now.busy_since(earlier));
-            BUSY.store(busy, Ordering::Relaxed);
-            *latest = Some((Instant::now(), now));
-        }
+static LATEST: Mutex<Latest> = Mutex::new(Latest {
+    at: None,
+    ticks: None,
+    load: Load::Medium,
+});
+
+/// The load of the processors of the machine.
+pub(crate) fn now() -> Load {
+    let latest = || LATEST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = latest();
+    if known.at.is_some_and(|at| at.elapsed() < INTERVAL) {
+        return known.load;
     }
-    BUSY.load(Ordering::Relaxed)
+    known.at = Some(Instant::now());
+    // With many processors this takes a while; other threads take the earlier answer.
+    drop(known);
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let mut known = latest();
+    let ticks = Ticks::parse(&stat);
+    known.load = match (ticks, known.ticks) {
+        (Some(ticks), Some(earlier)) => ticks.load_since(earlier).unwrap_or(known.load),
+        _ => Load::default(),
+    };
+    known.ticks = ticks;
+    known.load
 }
 
 #[cfg(test)]
@@ -70,11 +93,15 @@ mod tests {
         let ticks = |user, idle| Ticks::parse(&stat(user, idle)).expect("valid");
         let start = ticks(100, 200);
         assert_eq!(start, Ticks { idle: 205, all: 316 });
-        assert!(!ticks(100, 200).busy_since(start), "no time has passed");
-        assert!(!ticks(150, 250).busy_since(start));
-        assert!(ticks(190, 210).busy_since(start));
-        assert!(
-            !ticks(0, 0).busy_since(start),
+        assert_eq!(ticks(100, 200).load_since(start), None, "no time has passed");
+        assert_eq!(ticks(150, 250).load_since(start), Some(Load::Low));
+        assert_eq!(ticks(159, 241).load_since(start), Some(Load::Low));
+        assert_eq!(ticks(160, 240).load_since(start), Some(Load::Medium));
+        assert_eq!(ticks(184, 216).load_since(start), Some(Load::Medium));
+        assert_eq!(ticks(190, 210).load_since(start), Some(Load::High));
+        assert_eq!(
+            ticks(0, 0).load_since(start),
+            None,
             "counts never fall, but if they do"
         );
         for wrong in ["", "cpu", "cpu  a b", "intr 1 2", "cpu  0 0 0 0"] {
@@ -84,12 +111,12 @@ mod tests {
 
     #[test]
     fn asking_twice_costs_one_look() {
-        let first = is_busy();
-        let looked = |latest: &Option<(Instant, Ticks)>| latest.map(|(at, _)| at);
-        let at = looked(&LATEST.lock().expect("nobody panics"));
+        let first = now();
+        let looked = || LATEST.lock().expect("nobody panics").at;
+        let at = looked();
         if at.is_some_and(|at| at.elapsed() < INTERVAL / 2) {
-            assert_eq!(is_busy(), first);
-            assert_eq!(looked(&LATEST.lock().expect("nobody panics")), at);
+            assert_eq!(now(), first);
+            assert_eq!(looked(), at);
         }
     }
 }

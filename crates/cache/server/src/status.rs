@@ -305,6 +305,7 @@ fn live_report(
             divided_groups: counts.groups_divided,
             dictionaries: counts.dictionaries_made,
             recompress_s: counts.repack_ns as f64 / 1e9,
+            high_effort_s: counts.high_effort_ns as f64 / 1e9,
         },
         space: space(stats, facts),
         write_back: write_back(stats, cleaning),

@@ -358,6 +358,12 @@ fn codec(page: &mut Page, codec: &CodecReport) {
             counted(codec.grouped_blocks, "block", "blocks"),
             counted(codec.divided_groups, "group", "groups")
         ));
+        if codec.high_effort_s > 0.0 {
+            page.more(&format!(
+                "{} with high effort, by processors with little else to do",
+                HumanDuration(seconds(codec.high_effort_s))
+            ));
+        }
         if codec.dictionaries > 0 {
             page.more(&format!(
                 "{} trained for these",

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use flaz_codec::work::{self, Work};
-use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, encoder};
-use flaz_device::{Env, Nanos, Priority};
+use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, Effort, encoder};
+use flaz_device::{Env, Load, Nanos, Priority};
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_replay::contents::Contents;
 use flaz_sim::SimEnv;
@@ -78,7 +78,7 @@ impl Speeds {
     /// The same, with the time of zstd at the level that a cache uses: `auto` has LZ4 for new blocks, and zstd for those that stay.
     #[must_use]
     pub fn with(mut self, codec: CodecChoice) -> Self {
-        let choice = codec.second().unwrap_or(codec.first());
+        let choice = codec.second(Effort::Usual, false).unwrap_or(codec.first());
         if choice.id() == CodecSpec::ZSTD.id() {
             let known = ZSTD_LEVELS.iter().find(|(level, _)| choice.level() <= *level);
             let (_, factor) = known.unwrap_or(&ZSTD_LEVELS[ZSTD_LEVELS.len() - 1]);
@@ -286,9 +286,13 @@ impl Env for EvaluationEnv {
         self.parallelism
     }
 
-    fn is_busy(&self) -> bool {
+    /// Never low: what high effort gains is not modelled, because contents are generated to recorded sizes.
+    fn load(&self) -> Load {
         let now = self.now();
-        self.processor.all.borrow().iter().all(|free| *free > now)
+        match self.processor.all.borrow().iter().all(|free| *free > now) {
+            true => Load::High,
+            false => Load::Medium,
+        }
     }
 }
 

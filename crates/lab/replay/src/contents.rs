@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use flaz_codec::{CodecChoice, CodecSpec, encoder};
+use flaz_codec::{CodecChoice, CodecSpec, Effort, encoder};
 use flaz_data::distribution::{Distribution, Row, SCHEMA};
 use flaz_data::{DataSpec, Family, Generator, Level};
 use flaz_device::IoBuf;
@@ -93,7 +93,7 @@ impl Contents {
     #[must_use]
     pub fn sizes(&self, codec: CodecChoice) -> Sizes {
         // The codec `auto` stores the blocks that stay with its second codec, and most of a cache is blocks that stay.
-        let codec = codec.second().unwrap_or(codec.first());
+        let codec = codec.second(Effort::Usual, false).unwrap_or(codec.first());
         let mut encoder = encoder(codec);
         let mut out = IoBuf::zeroed(BLOCK_BYTES - 1);
         let bytes = self.pool.iter().map(|block| {

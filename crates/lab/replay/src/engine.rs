@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flaz_codec::CodecChoice;
-use flaz_device::{Env, IoBuf, Nanos};
+use flaz_device::{Env, IoBuf, Load, Nanos};
 use flaz_engine::cache::{CreateOptions, LocalCache, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions, REGION_BYTES};
 use flaz_engine::policy::PolicyKind;
@@ -61,7 +61,7 @@ pub struct Setup {
     pub ssd: Model,
     /// Memory for the index and all else that grows with the cache; `None`: the index is a table.
     pub index_memory: Option<u64>,
-    /// Whether the contents have in common what real ones have: `auto` then compresses with a dictionary.
+    /// Whether the contents have in common what real ones have: `auto` then compresses with a dictionary and with high effort.
     pub is_real: bool,
     /// What is stored less.
     pub restriction: Restriction,
@@ -143,6 +143,10 @@ pub fn replay(
     let sim = Sim::new(1);
     // More than one, so that blocks may be packed beside requests.
     sim.set_parallelism(2);
+    if setup.is_real {
+        // High effort takes the program five times as long, and gains nothing with contents that are generated to a size.
+        sim.set_load(Load::Low);
+    }
     sim.set_step_limit(u64::MAX);
     let env = sim.env();
     let failed = |reason: String| EngineError {

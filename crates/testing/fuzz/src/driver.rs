@@ -80,7 +80,7 @@ fn streams() -> Vec<Vec<u8>> {
     }
     for version in 1..7 {
         let [dictionary, _] = formats::dictionaries();
-        let encoder = dictionary.and_then(encoder_with);
+        let encoder = dictionary.and_then(|dictionary| encoder_with(&dictionary, CodecSpec::ZSTD));
         let mut encoder = encoder.expect("it can be used");
         let mut out = vec![0; 4096];
         if let Some(len) = encoder.compress(&sectors(0, 8, version), &mut out) {

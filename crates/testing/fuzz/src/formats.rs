@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use flaz_codec::{CodecChoice, CodecId, Decoders, Dictionaries, Dictionary, encoder_with};
+use flaz_codec::{CodecChoice, CodecId, Decoders, Dictionaries, Dictionary, Effort, encoder_with};
 use flaz_engine::format::dictionary::{DICTIONARY_HEADER_BYTES, DictionarySlot, StoredDictionary};
 use flaz_engine::format::extent::{
     ExtentHeader, FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, Record, fragment_checksum,
@@ -208,8 +208,7 @@ fn contents() -> Vec<u8> {
 /// The dictionaries that fragments may need: one, with number 0.
 pub(crate) fn dictionaries() -> Dictionaries {
     static MADE: OnceLock<Option<Arc<Dictionary>>> = OnceLock::new();
-    let codec = CodecChoice::Auto.second().expect("it has one");
-    let made = MADE.get_or_init(|| Dictionary::new(&contents(), codec).map(Arc::new));
+    let made = MADE.get_or_init(|| Dictionary::new(&contents()).map(Arc::new));
     [made.clone(), None]
 }
 
@@ -251,8 +250,12 @@ pub fn dictionary(data: &[u8]) {
         assert_eq!(parsed, Ok(Some(stored)));
     }
     let Ok(Some(stored)) = parsed else { return };
-    let codec = CodecChoice::Auto.second().expect("it has one");
-    let Some(dictionary) = Dictionary::new(&stored.contents, codec).map(Arc::new) else {
+    let effort = match mode & 2 {
+        0 => Effort::Usual,
+        _ => Effort::High,
+    };
+    let codec = CodecChoice::Auto.second(effort, true).expect("it has one");
+    let Some(dictionary) = Dictionary::new(&stored.contents).map(Arc::new) else {
         return;
     };
     let block = sectors(8, 8, 2);
@@ -260,7 +263,7 @@ pub fn dictionary(data: &[u8]) {
     let mut decoders = Decoders::new();
     decoders.set_dictionaries([Some(Arc::clone(&dictionary)), None]);
     let id = CodecId::ZSTD.with_dictionary(0);
-    let mut encoder = encoder_with(dictionary);
+    let mut encoder = encoder_with(&dictionary, codec);
     if let Some(len) = encoder
         .as_mut()
         .and_then(|encoder| encoder.compress(&block, &mut out))

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env, Nanos, Priority};
+use flaz_device::{DeviceOp, Env, Load, Nanos, Priority};
 
 use crate::executor::{BoxedTask, Core, DeviceEvent, EventStage, Sim, Task};
 use crate::rng::{Rng, splitmix};
@@ -153,8 +153,8 @@ impl Env for SimEnv {
         self.core.parallelism.get()
     }
 
-    fn is_busy(&self) -> bool {
-        self.core.busy.get()
+    fn load(&self) -> Load {
+        self.core.load.get()
     }
 }
 

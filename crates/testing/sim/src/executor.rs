@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use flaz_device::DeviceOp;
+use flaz_device::{DeviceOp, Load};
 
 use crate::rng::Rng;
 use crate::timer::Timers;
@@ -143,7 +143,7 @@ pub(crate) struct Core {
     pub(crate) steps: Cell<u64>,
     pub(crate) step_limit: Cell<u64>,
     pub(crate) parallelism: Cell<usize>,
-    pub(crate) busy: Cell<bool>,
+    pub(crate) load: Cell<Load>,
     pub(crate) trace: Cell<u64>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) timers: RefCell<Timers>,
@@ -187,7 +187,7 @@ impl Sim {
             steps: Cell::new(0),
             step_limit: Cell::new(STEP_LIMIT_DEFAULT),
             parallelism: Cell::new(1),
-            busy: Cell::new(false),
+            load: Cell::default(),
             trace: Cell::new(seed),
             tasks: RefCell::default(),
             timers: RefCell::default(),
@@ -217,9 +217,9 @@ impl Sim {
         self.core.step_limit.set(steps_max);
     }
 
-    /// The result of `Env::is_busy`; initially false.
-    pub fn set_busy(&self, busy: bool) {
-        self.core.busy.set(busy);
+    /// The result of `Env::load`; initially medium.
+    pub fn set_load(&self, load: Load) {
+        self.core.load.set(load);
     }
 
     /// The result of `Env::parallelism`; initially 1.

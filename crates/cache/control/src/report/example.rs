@@ -99,6 +99,8 @@ pub fn example() -> StatusReport {
                 grouped_blocks: 480,
                 divided_groups: 12,
                 dictionaries: 2,
+                recompress_s: 0.5,
+                high_effort_s: 0.25,
                 ..Default::default()
             },
             space: SpaceReport {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, Dictionary, encoder, encoder_with};
+use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, Dictionary, Effort, encoder, encoder_with};
 use flaz_device::Nanos;
 
 use super::GROUPS;
@@ -35,8 +35,8 @@ const AUTO_ERROR: f64 = 0.03;
 const RESTORED_MEMBERS: f64 = 2.5;
 /// Of the blocks that are stored, one in so many is sampled.
 const BLOCKS_PER_SAMPLE: u32 = 256;
-/// Time between two samples of a cache, at least: a sample takes up to 0.5 ms of a processor, so all of them at most 0.33 %.
-const PAUSE: Duration = Duration::from_millis(150);
+/// Time between two samples of a cache, at least: a sample takes up to 2.2 ms of a processor, so all of them at most 0.9 %, without high effort 0.2 %.
+const PAUSE: Duration = Duration::from_millis(250);
 /// Samples of a shard that count. With as many, all of them count half from then on.
 const SAMPLES_MAX: f64 = 8192.0;
 
@@ -49,11 +49,11 @@ pub fn codecs() -> [CodecChoice; CODECS] {
 }
 
 /// The codec of a form.
-fn codec_of(form: usize) -> CodecSpec {
-    let auto = || CodecChoice::Auto.second().expect("it has two codecs");
+fn codec_of(form: usize, effort: Effort, has_dictionary: bool) -> CodecSpec {
+    let second = || CodecChoice::Auto.second(effort, has_dictionary);
     match codecs().get(form) {
         Some(CodecChoice::One(codec)) => *codec,
-        Some(CodecChoice::Auto) | None => auto(),
+        Some(CodecChoice::Auto) | None => second().expect("it has two codecs"),
     }
 }
 
@@ -62,42 +62,46 @@ fn codec_of(form: usize) -> CodecSpec {
 pub struct Compressed {
     /// `None`: stored as it is.
     forms: [Option<Vec<u8>>; FORMS],
-    /// What the headers of fragments of the second codec of `auto` say.
-    second: CodecId,
+    /// What the headers of fragments say, by form.
+    codecs: [CodecId; FORMS],
 }
 
 impl Compressed {
-    /// Compresses a block in every form; with the second codec of `auto` as the cache does, which may have a dictionary with a number.
-    /// `four`: the aligned four that it is in, if all of them are known. Takes up to 450 us.
+    /// Compresses a block in every form; with the second codec of `auto` as the cache does, with some effort and perhaps a dictionary with a
+    /// number. `four`: the aligned four that it is in, if all of them are known. Takes up to 450 us, with high effort 2.2 ms.
     #[must_use]
-    pub fn of(block: &[u8], four: Option<&[u8]>, dictionary: Option<(u8, Arc<Dictionary>)>) -> Self {
+    pub fn of(
+        block: &[u8],
+        four: Option<&[u8]>,
+        effort: Effort,
+        dictionary: Option<(u8, Arc<Dictionary>)>,
+    ) -> Self {
         let mut out = vec![0; GROUP_STORED_MAX];
+        let specs: [CodecSpec; FORMS] =
+            std::array::from_fn(|form| codec_of(form, effort, dictionary.is_some()));
         let encoder_of = |form| match (form, &dictionary) {
-            (SECOND | GROUP, Some((_, dictionary))) => encoder_with(Arc::clone(dictionary)),
-            _ => Some(encoder(codec_of(form))),
+            (SECOND | GROUP, Some((_, dictionary))) => encoder_with(dictionary, specs[form]),
+            _ => Some(encoder(specs[form])),
         };
         let forms = std::array::from_fn(|form| {
             let len = match form {
                 GROUP => encoder_of(form)?.compress_group(four?, BLOCK_BYTES, &mut out)?,
-                _ if codec_of(form) == CodecSpec::NONE => return None,
+                _ if specs[form] == CodecSpec::NONE => return None,
                 _ => encoder_of(form)?.compress(block, &mut out[..BLOCK_BYTES - 1])?,
             };
             Some(out[..len].to_vec())
         });
-        let second = codec_of(SECOND).id();
-        Self {
-            forms,
-            second: dictionary.map_or(second, |(number, _)| second.with_dictionary(number)),
-        }
+        let codecs = std::array::from_fn(|form| match (form, &dictionary) {
+            (SECOND | GROUP, Some((number, _))) => specs[form].id().with_dictionary(*number),
+            _ => specs[form].id(),
+        });
+        Self { forms, codecs }
     }
 
     /// Restores a form, to see how long that takes. `out` is for a group.
     pub fn restore(&self, form: usize, decoders: &mut Decoders, out: &mut [u8]) {
         let Some(bytes) = &self.forms[form] else { return };
-        let codec = match form {
-            SECOND | GROUP => self.second,
-            _ => codec_of(form).id(),
-        };
+        let codec = self.codecs[form];
         // It is the encoder's own output; a wrong one would only be a wrong time.
         let _ = match form {
             GROUP => decoders.decompress_first(codec, bytes, BLOCK_BYTES, out),

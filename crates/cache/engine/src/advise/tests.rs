@@ -1,5 +1,6 @@
 //! Tests of the advisor alone, on references whose hit ratios are known from simulated caches with all blocks.
 
+use flaz_codec::Effort;
 use flaz_device::Nanos;
 use flaz_random::Random;
 
@@ -191,7 +192,7 @@ fn a_codec_that_halves_blocks_doubles_the_capacity() {
     for _ in 0..200 {
         let mut block = vec![0; BLOCK_BYTES];
         random.fill(&mut block[..2024]);
-        let compressed = Compressed::of(&block, None, None);
+        let compressed = Compressed::of(&block, None, Effort::Usual, None);
         samples.sample(&compressed, 4096, [Duration::from_nanos(1500); FORMS]);
     }
     let (none, error) = samples.capacity_factor(0, None);
@@ -211,7 +212,7 @@ fn the_estimate_of_auto_is_between_single_blocks_and_groups() {
     for _ in 0..200 {
         let mut block = vec![0; BLOCK_BYTES];
         random.fill(&mut block[..2024]);
-        let compressed = Compressed::of(&block, Some(&block.repeat(4)), None);
+        let compressed = Compressed::of(&block, Some(&block.repeat(4)), Effort::High, None);
         samples.sample(&compressed, 2048, took);
     }
     // A third of the blocks gains what groups gain: 0.07 + 0.93 * (2/3 + 1/3 * 1/4).

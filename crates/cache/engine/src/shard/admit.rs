@@ -115,13 +115,15 @@ impl<P: Platform> Shard<P> {
     ) -> Vec<u8> {
         let mut candidates = self.not_overtaken(first, candidates).await;
         // With one core, the codec would keep this thread from serving clients.
+        let stays = |candidate: &Candidate| candidate.ring == Ring::Main && !candidate.written;
+        let staying = candidates.iter().filter(|candidate| stays(candidate)).count();
         if self.env.parallelism() > 1
-            && let Some(codec) = self.second_codec()
+            && staying > 0
+            && let Some(second) = self.second_for_admission(staying)
         {
             let stay: Vec<_>;
-            (stay, candidates) = (candidates.into_iter())
-                .partition(|candidate| candidate.ring == Ring::Main && !candidate.written);
-            for batch in self.pack_second(&data, &stay, codec).await {
+            (stay, candidates) = candidates.into_iter().partition(stays);
+            for batch in self.pack_second(&data, &stay, second).await {
                 self.store_batch(first, &data, &batch).await;
                 self.codecs.put_back(batch.packer);
             }

@@ -130,9 +130,10 @@ impl<P: Platform> Shard<P> {
         let four = four_of(first, data, index).map(IoBuf::copy_of);
         let copy = IoBuf::copy_of(&data[index * BLOCK_BYTES..][..BLOCK_BYTES]);
         let dictionary = self.codecs.current().map(|of| (of.number, of.dictionary));
+        let effort = self.effort().unwrap_or_default();
         let compressed = (self.env)
             .compute(Priority::Write, move || {
-                Compressed::of(&copy, four.as_deref(), dictionary)
+                Compressed::of(&copy, four.as_deref(), effort, dictionary)
             })
             .await;
         let mut out = IoBuf::new(GROUP_BLOCKS_MAX * BLOCK_BYTES);

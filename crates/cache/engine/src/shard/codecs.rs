@@ -35,17 +35,15 @@ pub(super) struct CodecPool {
 impl CodecPool {
     /// Takes a packer of a codec of `choice` from the pool, or creates one.
     pub(super) fn take(&self, codec: CodecSpec, choice: CodecChoice) -> Packer {
-        let dictionary = self.current().filter(|_| choice.second() == Some(codec));
+        let current = self.current();
+        let of = |codec| current.as_ref().filter(|_| choice.is_second(codec));
         let mut packers = self.packers.borrow_mut();
-        packers.retain(|packer| choice.uses(packer.codec()));
-        packers.retain(|packer| packer.codec() != codec || packer.uses(dictionary.as_ref()));
+        packers.retain(|packer| choice.uses(packer.codec()) && packer.uses(of(packer.codec())));
         let found = packers.iter().rposition(|packer| packer.codec() == codec);
         // The others keep their order: those that were used last are at the end.
         let packer = match found {
             Some(at) => packers.remove(at),
-            None => dictionary
-                .and_then(Packer::with)
-                .unwrap_or_else(|| Packer::new(codec)),
+            None => Packer::new(codec, of(codec).cloned()),
         };
         self.idle.set(self.idle.get().min(packers.len()));
         packer
@@ -97,12 +95,18 @@ impl CodecPool {
         self.again.set(decoders);
     }
 
-    /// Drops the packers that were not needed since the last call, and the decoders of blocks that are compressed again.
+    /// Drops the packers that were not needed since the last call, what dictionaries were prepared for without them, and the decoders of
+    /// blocks that are compressed again.
     pub(super) fn trim(&self) {
         self.again.take();
         let mut packers = self.packers.borrow_mut();
         packers.drain(..self.idle.get());
         self.idle.set(packers.len());
+        let dictionaries = self.dictionaries.borrow();
+        dictionaries
+            .iter()
+            .flatten()
+            .for_each(|dictionary| dictionary.trim());
     }
 
     /// Restores a block from the fragment at the start of `bytes` and verifies its checksum.
@@ -126,19 +130,22 @@ impl CodecPool {
 
 #[cfg(test)]
 mod tests {
+    use flaz_codec::Effort;
+
     use super::*;
 
     #[test]
     fn the_pool_has_packers_of_one_choice() {
         let pool = CodecPool::default();
         let (lz4, auto) = (CodecSpec::LZ4, CodecChoice::Auto);
-        let zstd = auto.second().expect("a second codec");
-        for codec in [lz4, zstd, zstd, lz4] {
+        let zstd = |effort| auto.second(effort, false).expect("a second codec");
+        let (usual, high) = (zstd(Effort::Usual), zstd(Effort::High));
+        for codec in [lz4, usual, high, usual, lz4, high] {
             let packer = pool.take(codec, auto);
             assert_eq!(packer.codec(), codec);
             pool.put_back(packer);
         }
-        assert_eq!(pool.packers.borrow().len(), 2, "one of each");
+        assert_eq!(pool.packers.borrow().len(), 3, "one of each");
         pool.put_back(pool.take(lz4, lz4.into()));
         assert_eq!(pool.packers.borrow().len(), 1, "zstd is used no more");
     }

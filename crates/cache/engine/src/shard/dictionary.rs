@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_codec::{CodecChoice, CodecSpec, DICTIONARIES_MAX, Dictionary, encoder_with};
+use flaz_codec::{CodecSpec, DICTIONARIES_MAX, Dictionary, Effort, Encoder, encoder, encoder_with};
 use flaz_device::Env;
 use futures_util::future::{Either, select};
 
@@ -32,8 +32,10 @@ const SAMPLES_SHARE: usize = 16;
 const SAMPLES_BYTES_MAX: usize = 4 << 20;
 /// Of the samples, one in this many is not used for training: it shows whether the new dictionary is better.
 const COMPARED_SHARE: usize = 16;
-/// A new dictionary must save one part in this many of the bytes, or the current one stays.
+/// A new dictionary must save one part in this many of the bytes that blocks take with the current one ...
 const GAIN_PART: usize = 32;
+/// ... or with none.
+const FIRST_GAIN_PART: usize = 64;
 /// A new dictionary is tried after the shard has written so many times the bytes of its regions.
 const RENEWAL: u64 = 4;
 
@@ -94,7 +96,8 @@ struct Made {
     dictionary: Arc<Dictionary>,
 }
 
-/// Makes a dictionary of at most `bytes_max` bytes. `None`: the blocks have nothing in common, or the current one is nearly as good.
+/// Makes a dictionary of at most `bytes_max` bytes. `None`: the blocks have nothing in common, or the current one, or none, is nearly as
+/// good. It is compared by single blocks, which gain more than groups.
 fn make(
     samples: &[u8],
     bytes_max: usize,
@@ -110,29 +113,27 @@ fn make(
         .copied()
         .collect();
     let contents = Dictionary::train(&trained, BLOCK_BYTES, bytes_max)?;
-    let dictionary = Arc::new(Dictionary::new(&contents, codec)?);
-    let bytes_with = |dictionary: &Arc<Dictionary>| {
-        let mut encoder = encoder_with(Arc::clone(dictionary))?;
+    let dictionary = Arc::new(Dictionary::new(&contents)?);
+    let bytes_with = |mut encoder: Box<dyn Encoder + Send>| {
         let mut out = vec![0; BLOCK_BYTES];
         let stored = compared
             .iter()
             .map(|(_, block)| encoder.compress(block, &mut out));
-        Some(stored.map(|len| len.unwrap_or(BLOCK_BYTES)).sum::<usize>())
+        stored.map(|len| len.unwrap_or(BLOCK_BYTES)).sum::<usize>()
     };
-    let new = bytes_with(&dictionary)?;
-    let now = current.as_ref().and_then(bytes_with);
-    if now.is_some_and(|now| new + now / GAIN_PART > now) {
-        return None;
-    }
-    Some(Made { contents, dictionary })
+    let with_current = current.and_then(|current| encoder_with(&current, codec));
+    let part = match with_current {
+        Some(_) => GAIN_PART,
+        None => FIRST_GAIN_PART,
+    };
+    let now = bytes_with(with_current.unwrap_or_else(|| encoder(codec)));
+    let new = bytes_with(encoder_with(&dictionary, codec)?);
+    (new + now / part <= now).then_some(Made { contents, dictionary })
 }
 
 impl<P: Platform> Shard<P> {
     /// Reads the dictionaries that earlier openings left. Blocks whose dictionary cannot be read are misses.
     pub(crate) async fn load_dictionaries(self: &Rc<Self>) {
-        let Some(codec) = CodecChoice::Auto.second() else {
-            return;
-        };
         if self.id.layout.dictionary_bytes == 0 {
             return;
         }
@@ -157,7 +158,7 @@ impl<P: Platform> Shard<P> {
             let Some(StoredDictionary { generation, contents }) = stored else {
                 continue;
             };
-            if let Some(dictionary) = Dictionary::new(&contents, codec) {
+            if let Some(dictionary) = Dictionary::new(&contents) {
                 let is_newest = self.training.generation.get() < generation;
                 let newest = self.training.generation.get().max(generation);
                 self.training.generation.set(newest);
@@ -214,7 +215,7 @@ impl<P: Platform> Shard<P> {
     }
 
     async fn make_dictionary(self: &Rc<Self>, samples: Vec<u8>) {
-        let Some(codec) = self.tuning.settings().codec.second() else {
+        let Some(codec) = self.tuning.settings().codec.second(Effort::Usual, true) else {
             return;
         };
         let bytes_max = self.id.layout.dictionary_bytes as usize - DICTIONARY_HEADER_BYTES;
@@ -265,6 +266,8 @@ impl<P: Platform> Shard<P> {
 
 #[cfg(test)]
 mod tests {
+    use flaz_codec::CodecChoice;
+
     use super::*;
 
     /// Blocks of random words of one of several vocabularies.
@@ -302,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_dictionary_is_made_if_it_is_better_than_the_current_one() {
-        let codec = CodecChoice::Auto.second().expect("it has one");
+        let codec = CodecChoice::Auto.second(Effort::Usual, true).expect("it has one");
         let first = make(&blocks(64, 1), 8 << 10, codec, None).expect("they have words in common");
         assert!(first.contents.len() <= 8 << 10);
         let current = Some(first.dictionary);
@@ -317,6 +320,6 @@ mod tests {
         let mut noise = vec![0; 64 * BLOCK_BYTES];
         flaz_random::Random::new(5).fill(&mut noise);
         let of_noise = make(&noise, 8 << 10, codec, None);
-        assert!(of_noise.is_none_or(|made| made.contents.len() <= 8 << 10));
+        assert!(of_noise.is_none(), "no dictionary is as good");
     }
 }

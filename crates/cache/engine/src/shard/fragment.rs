@@ -40,7 +40,8 @@ pub(super) fn checksums_bytes(members: usize) -> usize {
 pub(super) struct Packer {
     codec: CodecSpec,
     dictionary: Option<Numbered>,
-    encoder: Box<dyn Encoder + Send>,
+    /// Made with the first block, on a codec thread: to prepare a dictionary takes up to 20 ms.
+    encoder: Option<Box<dyn Encoder + Send>>,
     detector: Detector,
 }
 
@@ -52,23 +53,29 @@ pub(super) struct Numbered {
 }
 
 impl Packer {
-    pub(super) fn new(codec: CodecSpec) -> Self {
+    /// A packer for a codec, which has dictionaries if there is one.
+    pub(super) fn new(codec: CodecSpec, dictionary: Option<Numbered>) -> Self {
         Self {
             codec,
-            dictionary: None,
-            encoder: encoder(codec),
+            dictionary,
+            encoder: None,
             detector: Detector::new(),
         }
     }
 
-    /// A packer of the codec of a dictionary, which uses it. `None`: it is only good for decoding.
-    pub(super) fn with(numbered: Numbered) -> Option<Self> {
-        Some(Self {
-            codec: numbered.dictionary.codec(),
-            encoder: encoder_with(Arc::clone(&numbered.dictionary))?,
-            dictionary: Some(numbered),
-            detector: Detector::new(),
-        })
+    fn encoder(&mut self) -> &mut (dyn Encoder + Send) {
+        let (codec, dictionary) = (self.codec, &mut self.dictionary);
+        let made = self.encoder.get_or_insert_with(|| {
+            let with = dictionary
+                .as_ref()
+                .and_then(|it| encoder_with(&it.dictionary, codec));
+            with.unwrap_or_else(|| {
+                // The contents are only good for decoding.
+                *dictionary = None;
+                encoder(codec)
+            })
+        });
+        made.as_mut()
     }
 
     pub(super) fn codec(&self) -> CodecSpec {
@@ -112,7 +119,7 @@ impl Packer {
         } else {
             out.resize(start + BLOCK_BYTES - SAVING_BYTES_MIN, 0);
             work::compressed(codec, 1);
-            self.encoder.compress(block, &mut out[start..])
+            self.encoder().compress(block, &mut out[start..])
         };
         self.detector.note(len.is_none());
         out.truncate(start + len.unwrap_or(0));
@@ -133,7 +140,7 @@ impl Packer {
         work::compressed(self.codec.id(), count as u64);
         let saved = blocks.len() - count * SAVING_BYTES_MIN;
         let mut out = vec![0; saved.min(GROUP_STORED_MAX - checksums_bytes(count))];
-        let len = (self.encoder).compress_group(blocks, BLOCK_BYTES, &mut out)?;
+        let len = (self.encoder()).compress_group(blocks, BLOCK_BYTES, &mut out)?;
         out.truncate(len);
         Some(out)
     }
@@ -352,7 +359,7 @@ mod tests {
 
     /// A fragment in its on-disk form.
     fn fragment(codec: &str, block: &[u8]) -> Vec<u8> {
-        let mut packer = Packer::new(codec.parse().expect("a codec"));
+        let mut packer = Packer::new(codec.parse().expect("a codec"), None);
         let mut out = Vec::new();
         let (codec, stored, plain_crc) = match packer.pack(block, &mut out) {
             Packed::Compressed {
@@ -449,7 +456,7 @@ mod tests {
             .map(|block| IDENTITY.with_block(block))
             .collect();
         assert_eq!(identities.len(), data.len());
-        let mut packer = Packer::new("zstd:6".parse().expect("a codec"));
+        let mut packer = Packer::new("zstd:6".parse().expect("a codec"), None);
         let stream = packer.pack_group(&data.concat()).expect("it compresses");
         let packing = Packing {
             stored: (checksums_bytes(data.len()) + stream.len()) as u16,

@@ -136,6 +136,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use flaz_codec::Effort;
 use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
@@ -676,6 +677,14 @@ impl<P: Platform> Shard<P> {
     fn take_packer(&self) -> Packer {
         let choice = self.tuning.settings().codec;
         self.codecs.take(choice.first(), choice)
+    }
+
+    /// How much processor time blocks that stay are worth now.
+    fn effort(&self) -> Option<Effort> {
+        // With one core, the codec keeps this thread from serving clients.
+        let can_wait = self.log.free_regions() > 0 && self.env.parallelism() > 1;
+        self.second_stage
+            .effort(self.env.load(), can_wait, self.env.now())
     }
 
     /// Whether blocks are or may become dirty.

@@ -9,15 +9,13 @@ use futures_util::future::join_all;
 use super::fragment::{Packed, Packer};
 use super::log::Append;
 use super::queue::Candidate;
+use super::second_stage::Second;
 use super::{Platform, Shard, Shared};
 use crate::stats::count;
 use crate::units::BLOCK_BYTES;
 
 /// Number of blocks of a job from which packing is spread over the cores.
 pub(super) const PACK_SPLIT_BLOCKS_MIN: usize = 16;
-
-/// Number of blocks that a codec thread packs with the second codec before other work can begin there.
-pub(super) const SECOND_JOB_BLOCKS: usize = 8;
 
 /// The result of packing some blocks of a job.
 pub(super) struct Batch {
@@ -100,10 +98,15 @@ impl<P: Platform> Shard<P> {
         &self,
         data: &Shared,
         candidates: &[Candidate],
-        codec: CodecSpec,
+        second: Second,
     ) -> Vec<Batch> {
-        self.pack_in_jobs(data, candidates, codec, SECOND_JOB_BLOCKS)
-            .await
+        let started = self.env.now();
+        let batches = self
+            .pack_in_jobs(data, candidates, second.codec, second.job_blocks())
+            .await;
+        let at_once = batches.len().min(self.env.parallelism()) as u32;
+        self.spent_on(second, self.env.now().since(started) * at_once);
+        batches
     }
 
     async fn pack_in_jobs(

@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::mem::take;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use flaz_codec::{CodecId, CodecSpec};
+use flaz_codec::{CodecId, CodecSpec, Effort};
 use flaz_device::{Env, IoBuf, Priority};
 use futures_util::stream::{StreamExt, iter};
 
 use super::fragment;
 use super::keep::Survivor;
-use super::packing::SECOND_JOB_BLOCKS;
-use super::second_stage::Stored;
+use super::second_stage::{SECOND_JOB_BLOCKS, Second, Stored};
 use super::sets::{
     DictionaryAge, Kept, Member, Outcome, PackedGroup, Repacked, Set, alone, is_whole_group, of_broken_group,
     pack_set,
@@ -35,6 +35,10 @@ use crate::policy::Ring;
 use crate::stats::count;
 use crate::units::LocalBlock;
 
+/// Blocks that a miss brings in at once, up to which they get high effort ...
+const HIGH_ADMITTED_MAX: usize = 16;
+/// ... if at most so many jobs wait for their admission.
+const HIGH_WAITING_MAX: u64 = 8;
 /// Neighbours that are read from the cache device at the same time.
 const FETCHES_MAX: usize = 8;
 
@@ -85,10 +89,40 @@ impl<'a> Wider<'a> {
 
 impl<P: Platform> Shard<P> {
     /// The codec for blocks that stay, if the settings have one and it pays to use it now.
-    pub(super) fn second_codec(&self) -> Option<CodecSpec> {
-        let codec = self.tuning.settings().codec.second()?;
+    pub(super) fn second_codec(&self) -> Option<Second> {
         let pays = self.second_stage.pays(self.origin.mean_read());
-        (pays && !self.env.is_busy()).then_some(codec)
+        let effort = self.effort().filter(|_| pays)?;
+        self.second_with(effort)
+    }
+
+    fn second_with(&self, effort: Effort) -> Option<Second> {
+        let has_dictionary = self.codecs.current_number().is_some();
+        let codec = self.tuning.settings().codec.second(effort, has_dictionary)?;
+        Some(Second { codec, effort })
+    }
+
+    /// The same for so many blocks that a miss brings in. High effort must not keep the admissions that follow, nor codec threads, waiting.
+    pub(super) fn second_for_admission(&self, blocks: usize) -> Option<Second> {
+        let second = self.second_codec()?;
+        let prepared = |level| {
+            let current = self.codecs.current();
+            current.is_none_or(|current| current.dictionary.is_prepared(level))
+        };
+        let is_quick = blocks <= HIGH_ADMITTED_MAX
+            && self.queue.waiting() <= HIGH_WAITING_MAX
+            && prepared(second.codec.level());
+        match second.effort {
+            Effort::High if !is_quick => self.second_with(Effort::Usual),
+            Effort::High | Effort::Usual => Some(second),
+        }
+    }
+
+    /// Blocks were compressed by the second codec, in so much time of processors.
+    pub(super) fn spent_on(&self, second: Second, time: Duration) {
+        if second.effort == Effort::High {
+            self.second_stage.spent(time);
+            count(&self.stats.counters.high_effort_ns, time.as_nanos() as u64);
+        }
     }
 
     /// Compresses blocks again, where it pays. One that is damaged is dropped.
@@ -109,14 +143,19 @@ impl<P: Platform> Shard<P> {
             }
             None => fours.into_iter().map(of_broken_group).collect(),
         };
-        let codec = second.unwrap_or(CodecSpec::LZ4);
         let (mut again, mut some, mut blocks) = (Again::default(), Vec::new(), 0);
+        let mut second_now = second;
         let mut sets = sets.into_iter().filter(|set| !set.members.is_empty()).peekable();
         while let Some(set) = sets.next() {
+            if some.is_empty() && second.is_some() {
+                // Time and space may have become short in the meantime.
+                second_now = self.second_with(self.effort().unwrap_or_default());
+            }
             blocks += set.members.len();
             some.push(set);
-            if blocks >= SECOND_JOB_BLOCKS || sets.peek().is_none() {
-                self.repack_some(codec, take(&mut some), &mut again).await;
+            let job_blocks = second_now.map_or(SECOND_JOB_BLOCKS, Second::job_blocks);
+            if blocks >= job_blocks || sets.peek().is_none() {
+                self.repack_some(second_now, take(&mut some), &mut again).await;
                 blocks = 0;
             }
         }
@@ -271,11 +310,13 @@ impl<P: Platform> Shard<P> {
         })
     }
 
-    async fn repack_some(self: &Rc<Self>, codec: CodecSpec, sets: Vec<Set>, again: &mut Again) {
+    /// Compresses some sets, with LZ4 if there is no second codec.
+    async fn repack_some(self: &Rc<Self>, second: Option<Second>, sets: Vec<Set>, again: &mut Again) {
         let started = self.env.now();
+        let codec = second.map_or(CodecSpec::LZ4, |second| second.codec);
         let mut packer = self.codecs.take(codec, self.tuning.settings().codec);
         let mut decoders = self.codecs.take_decoders();
-        let wants_samples = self.wants_sample() && codec != CodecSpec::LZ4;
+        let wants_samples = self.wants_sample() && second.is_some();
         let job = move || {
             let pack = |set| pack_set(&mut packer, &mut decoders, set, wants_samples);
             let outcomes: Vec<Outcome> = sets.into_iter().map(pack).collect();
@@ -285,8 +326,11 @@ impl<P: Platform> Shard<P> {
         self.codecs.put_back(packer);
         self.codecs.put_back_decoders(decoders);
         let counters = &self.stats.counters;
-        let took = self.env.now().since(started).as_nanos() as u64;
-        count(&counters.repack_ns, took);
+        let took = self.env.now().since(started);
+        count(&counters.repack_ns, took.as_nanos() as u64);
+        if let Some(second) = second {
+            self.spent_on(second, took);
+        }
         for outcome in outcomes {
             let members = &outcome.set.members;
             for (at, error) in outcome.damaged {

@@ -7,6 +7,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use flaz_codec::{CodecSpec, Effort};
+use flaz_device::{Load, Nanos};
+
 /// Mean time of an origin's reads from which blocks are compressed again.
 pub const ORIGIN_SLOW: Duration = Duration::from_micros(250);
 /// Mean time of an origin's reads below which they no longer are.
@@ -21,10 +24,38 @@ const SAVING_PART: usize = 16;
 /// The same of neighbours together, which mostly have gone through the stronger codec before.
 const TOGETHER_SAVING_PART: usize = 64;
 
+/// A shard may spend one part in this many of the time with high effort ...
+const HIGH_EFFORT_PART: u32 = 2;
+/// ... and that of so long a time at once: a reclaim compresses some thousand blocks.
+const HIGH_EFFORT_AT_ONCE: Duration = Duration::from_secs(20);
+
+/// Number of blocks that a codec thread compresses before other work can begin there ...
+pub(super) const SECOND_JOB_BLOCKS: usize = 8;
+/// ... and with high effort. A group is not divided.
+const HIGH_JOB_BLOCKS: usize = 2;
+
+/// The second codec, as it is used now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Second {
+    pub(super) codec: CodecSpec,
+    pub(super) effort: Effort,
+}
+
+impl Second {
+    /// Number of blocks that a codec thread compresses before other work can begin there.
+    pub(super) fn job_blocks(self) -> usize {
+        match self.effort {
+            Effort::Usual => SECOND_JOB_BLOCKS,
+            Effort::High => HIGH_JOB_BLOCKS,
+        }
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct SecondStage {
     pays: Cell<bool>,
+    spare: Spare,
     raw: Sampling,
     packed: Sampling,
     without_dictionary: Sampling,
@@ -51,6 +82,20 @@ impl SecondStage {
         let limit = if self.pays.get() { ORIGIN_FAST } else { ORIGIN_SLOW };
         self.pays.set(origin_read.is_some_and(|mean| mean >= limit));
         self.pays.get()
+    }
+
+    /// How much processor time blocks that stay are worth now. `None`: none at all. `can_wait`: nothing waits for the result.
+    pub(super) fn effort(&self, load: Load, can_wait: bool, now: Nanos) -> Option<Effort> {
+        match load {
+            Load::High => None,
+            Load::Low if can_wait && self.spare.has_some(now) => Some(Effort::High),
+            Load::Low | Load::Medium => Some(Effort::Usual),
+        }
+    }
+
+    /// So much time was spent with high effort.
+    pub(super) fn spent(&self, time: Duration) {
+        self.spare.spend(time);
     }
 
     /// Whether a fragment is worth a try.
@@ -94,6 +139,29 @@ impl SecondStage {
     }
 }
 
+/// Time for high effort: it comes in as time passes, and is spent before or after. Then reclaim keeps up, however long a block takes, and
+/// high effort never takes more than a part of one processor.
+#[derive(Debug, Default)]
+struct Spare {
+    /// How much there was, in nanoseconds. Negative: more was spent than there was.
+    left_ns: Cell<i64>,
+    at: Cell<Nanos>,
+}
+
+impl Spare {
+    fn has_some(&self, now: Nanos) -> bool {
+        let earned = nanos(now.since(self.at.replace(now)) / HIGH_EFFORT_PART);
+        let most = nanos(HIGH_EFFORT_AT_ONCE / HIGH_EFFORT_PART);
+        let left = self.left_ns.get().saturating_add(earned).min(most);
+        self.left_ns.set(left);
+        left > 0
+    }
+
+    fn spend(&self, time: Duration) {
+        self.left_ns.set(self.left_ns.get().saturating_sub(nanos(time)));
+    }
+}
+
 /// Which fragments are tried: all as long as they shrink. After one that does not, one is not tried; after each further one
 /// that does not, twice as many and one more, up to a maximum.
 #[derive(Debug, Default)]
@@ -126,6 +194,10 @@ impl Sampling {
     }
 }
 
+fn nanos(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +214,40 @@ mod tests {
         assert!(!pays(100));
         assert!(!pays(200));
         assert!(!stage.pays(None));
+    }
+
+    #[test]
+    fn high_effort_is_for_spare_time() {
+        let stage = SecondStage::default();
+        let at = |s: u64| Nanos(s * 1_000_000_000);
+        let effort = |load, can_wait, s| stage.effort(load, can_wait, at(s));
+        let (usual, high) = (Some(Effort::Usual), Some(Effort::High));
+        assert_eq!(effort(Load::High, true, 100), None);
+        assert_eq!(effort(Load::Medium, true, 100), usual);
+        assert_eq!(effort(Load::Low, false, 100), usual, "space is needed soon");
+        assert_eq!(effort(Load::Low, true, 100), high);
+        // However long nothing was compressed, half of 20 s may be spent at once.
+        stage.spent(Duration::from_secs(9));
+        assert_eq!(effort(Load::Low, true, 100), high);
+        stage.spent(Duration::from_secs(1));
+        assert_eq!(effort(Load::Low, true, 100), usual);
+        assert_eq!(effort(Load::Low, true, 101), high, "half a second is left");
+        // Work in the background takes half of the time.
+        let (mut now, mut with_high) = (Nanos(0), Duration::ZERO);
+        let stage = SecondStage::default();
+        while now < at(1000) {
+            let job = match stage.effort(Load::Low, true, now) {
+                Some(Effort::High) => {
+                    stage.spent(Duration::from_millis(4));
+                    with_high += Duration::from_millis(4);
+                    Duration::from_millis(4)
+                }
+                _ => Duration::from_micros(400),
+            };
+            now = now.after(job);
+        }
+        let share = with_high.as_secs_f64() / 1000.0;
+        assert!((0.45..0.51).contains(&share), "{share}");
     }
 
     #[test]

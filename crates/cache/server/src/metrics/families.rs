@@ -573,6 +573,11 @@ fn contents(families: &mut Families, live: &LiveReport) {
         codec.dictionaries,
     );
     families.counter(
+        "flaz_high_effort_seconds_total",
+        "Time for which blocks that stay were compressed with high effort.",
+        codec.high_effort_s,
+    );
+    families.counter(
         "flaz_divided_groups_total",
         "Groups of blocks compressed together that had lost some of them when their region was freed.",
         codec.divided_groups,

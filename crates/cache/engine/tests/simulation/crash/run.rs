@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env, Nanos};
+use flaz_device::{DeviceOp, Env, Load, Nanos};
 use flaz_engine::cache::{CacheError, LocalCache};
 use flaz_engine::check::{Finding, walk};
 use flaz_engine::host_record::HostRecord;
@@ -218,8 +218,12 @@ impl Life {
 pub fn live(shape: &Shape, start: &Start, script: &Script<'_>) -> Result<Life, String> {
     let sim = Sim::new(script.seed);
     sim.set_parallelism(shape.cores);
-    // Then groups move as they are.
-    sim.set_busy(script.seed % 3 == 1);
+    sim.set_load(match script.seed % 12 {
+        // Then groups move as they are.
+        1 | 4 | 7 | 10 => Load::High,
+        2 | 6 => Load::Low,
+        _ => Load::Medium,
+    });
     #[cfg(feature = "planted-bugs")]
     flaz_engine::planted::recover_by_passes(entries_of_a_pass(script.seed));
     sim.set_step_limit(STEPS_MAX);

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::platform::{AnyDevice, Simulated, SimulatedVolume};
 use expected::{Model, some_data};
 use flaz_codec::CodecChoice;
-use flaz_device::{Env, IoBuf};
+use flaz_device::{Env, IoBuf, Load};
 use flaz_engine::cache::{CacheError, CreateOptions, LocalCache, Start, create};
 use flaz_engine::format::geometry::{Geometry, GeometryOptions};
 use flaz_engine::policy::PolicyKind;
@@ -286,6 +286,10 @@ struct Outcome {
 fn run(plan: &Plan) -> Outcome {
     let sim = Sim::new(plan.seed);
     sim.set_parallelism(1 + (plan.seed % 2) as usize);
+    sim.set_load(match plan.seed % 4 {
+        1 => Load::Low,
+        _ => Load::Medium,
+    });
     let env = sim.env();
     let origin_config = DiskConfig {
         discard_mode: DiscardMode::Zero,

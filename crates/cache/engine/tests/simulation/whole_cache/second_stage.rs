@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use flaz_device::Env;
+use flaz_device::{Env, Load};
 use flaz_engine::check::Object;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{Mode, Settings};
@@ -135,21 +135,44 @@ fn what_stays_is_compressed_again_and_reads_the_same() {
 
 #[test]
 fn a_fast_origin_and_busy_processors_leave_blocks_as_they_are() {
-    for (origin_us, busy) in [(100, false), (2000, true)] {
+    for (origin_us, load) in [(100, Load::Low), (2000, Load::High)] {
         let rig = rig(words, Duration::from_micros(origin_us));
-        rig.sim.set_busy(busy);
+        rig.sim.set_load(load);
         rig.sim.set_parallelism(2);
         rig.sim.block_on(async {
             let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
             let counts = use_blocks(&open, 40).await;
             assert!(counts.reinserted_blocks > 0, "{counts:?}");
-            assert_eq!(counts.repacked_blocks, 0, "{origin_us} us, busy: {busy}");
+            assert_eq!(counts.repacked_blocks, 0, "{origin_us} us, {load:?}");
             check_contents(&open, words).await;
             open.stop().await.expect("stops");
             let findings = rig.check().await.expect("has a superblock");
             assert!(findings.iter().all(|finding| !finding.kind.contains("zstd")));
         });
     }
+}
+
+#[test]
+fn processors_with_little_to_do_save_more_bytes() {
+    let saved_per_block = |load| {
+        let rig = rig(words, Duration::from_millis(2));
+        rig.sim.set_load(load);
+        rig.sim.set_parallelism(2);
+        rig.sim.block_on(async {
+            let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+            let counts = use_blocks(&open, 40).await;
+            check_contents(&open, words).await;
+            open.stop().await.expect("stops");
+            let has_effort = counts.high_effort_ns > 0;
+            assert_eq!(has_effort, load == Load::Low, "{counts:?}");
+            counts.repacked_saved_bytes as f64 / counts.repacked_blocks as f64
+        })
+    };
+    let (usual, high) = (saved_per_block(Load::Medium), saved_per_block(Load::Low));
+    assert!(
+        high > usual * 1.02,
+        "{high} bytes per block, {usual} with the usual effort"
+    );
 }
 
 #[test]
@@ -254,10 +277,10 @@ fn members_change_alone(regions: u64, repacked: bool) -> Counts {
         let after = cached(&open);
         assert!(after + 30 >= before, "{after} of {before} are left");
         check(&open).await;
-        rig.sim.set_busy(true);
+        rig.sim.set_load(Load::High);
         let counts = use_main(&open, regions).await;
         check(&open).await;
-        rig.sim.set_busy(false);
+        rig.sim.set_load(Load::Medium);
         if repacked {
             use_main(&open, 40).await;
             check(&open).await;
@@ -485,6 +508,8 @@ fn a_damaged_dictionary_costs_hits_and_no_data() {
 /// Dirty blocks behind blocks that need a dictionary, which may be damaged, outlive a kill.
 fn dirty_blocks_do_not_depend_on_a_dictionary(damaged: bool) {
     let rig = rig(words, Duration::from_millis(2));
+    // With one core, admission leaves blocks to the first codec.
+    rig.sim.set_parallelism(2);
     let write_back = Settings {
         mode: Mode::WriteBack,
         ..settings("auto", PolicyKind::S3Fifo)
