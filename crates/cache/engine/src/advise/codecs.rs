@@ -35,7 +35,7 @@ const AUTO_ERROR: f64 = 0.03;
 const RESTORED_MEMBERS: f64 = 2.5;
 /// Of the blocks that are stored, one in so many is sampled.
 const BLOCKS_PER_SAMPLE: u32 = 256;
-/// Time between two samples of a cache, at least: a sample takes up to 2.2 ms of a processor, so all of them at most 0.9 %, without high effort 0.2 %.
+/// Time between two samples of a cache, at least: with high effort a sample takes up to 2.2 ms of a processor, so all of them at most 0.9 %.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Samples of a shard that count. With as many, all of them count half from then on.
 const SAMPLES_MAX: f64 = 8192.0;

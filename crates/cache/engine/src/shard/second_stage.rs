@@ -26,7 +26,7 @@ const TOGETHER_SAVING_PART: usize = 64;
 
 /// A shard may spend one part in this many of the time with high effort ...
 const HIGH_EFFORT_PART: u32 = 2;
-/// ... and that of so long a time at once: a reclaim compresses some thousand blocks.
+/// ... and saves up what it does not spend, of this long a time at most: a reclaim compresses some thousand blocks.
 const HIGH_EFFORT_AT_ONCE: Duration = Duration::from_secs(20);
 
 /// Number of blocks that a codec thread compresses before other work can begin there ...
