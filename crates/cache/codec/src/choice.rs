@@ -23,7 +23,7 @@ pub enum Effort {
     /// About 50 us.
     #[default]
     Usual,
-    /// About 400 us, to save up to 7 % more: for processors that have nothing else to do.
+    /// About 400 us, to save up to 7 % more. For idle processors.
     High,
 }
 
@@ -95,7 +95,7 @@ impl CodecChoice {
         }
     }
 
-    /// Whether `codec` is the one for blocks that stay, with any effort. Those are compressed with the dictionary of the cache.
+    /// Whether `codec` is the codec for blocks that stay, at any effort. It uses the dictionary of the cache.
     #[must_use]
     pub fn is_second(self, codec: CodecSpec) -> bool {
         self.second(Effort::Usual, false)

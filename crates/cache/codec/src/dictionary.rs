@@ -31,7 +31,7 @@ pub struct Dictionary {
 struct AtLevel {
     level: i8,
     prepared: Arc<Prepared>,
-    /// An encoder was made with it since the last trim.
+    /// An encoder was created with it since the last trim.
     was_used: bool,
 }
 
@@ -65,7 +65,7 @@ impl Dictionary {
         })
     }
 
-    /// Prepares it for compression at a level, unless another encoder has done that. `None`: the library does not take the contents.
+    /// Returns the tables for compression at a level; builds them if there are none. `None`: the library rejects the contents.
     pub(crate) fn prepare(&self, level: i8) -> Option<Arc<Prepared>> {
         let mut all = self.all_prepared();
         if let Some(known) = all.iter_mut().find(|of| of.level == level) {
@@ -86,9 +86,9 @@ impl Dictionary {
         Some(prepared)
     }
 
-    /// Drops what was prepared for a level of which there is no encoder, and of which none was made since the last call. Never waits.
+    /// Frees the tables of levels that no encoder uses and for which none was created since the last call. Does not block.
     pub fn trim(&self) {
-        // If it is prepared right now, that takes a while, and it is used.
+        // Another thread is preparing a level, so the dictionary is in use.
         let Some(mut all) = self.free_prepared() else {
             return;
         };
@@ -99,14 +99,14 @@ impl Dictionary {
         });
     }
 
-    /// Whether an encoder for a level is made at once. Never waits.
+    /// Whether the tables for a level exist, so that creating an encoder takes no time. Does not block.
     #[must_use]
     pub fn is_prepared(&self, level: i8) -> bool {
         self.free_prepared()
             .is_some_and(|all| all.iter().any(|of| of.level == level))
     }
 
-    /// `None`: it is prepared right now.
+    /// `None`: another thread is preparing a level.
     fn free_prepared(&self) -> Option<MutexGuard<'_, Vec<AtLevel>>> {
         match self.prepared.try_lock() {
             Ok(all) => Some(all),

@@ -65,7 +65,7 @@ struct ZstdEncoder {
 pub(crate) fn encoder_with(dictionary: &Dictionary, level: i8) -> Option<Box<dyn Encoder + Send>> {
     let prepared = dictionary.prepare(level)?;
     let mut made = compressor(level);
-    // Otherwise the library copies the tables of the dictionary for groups, at high levels, for each of them.
+    // Without this, the library copies the dictionary's tables for each group at high levels.
     let attach = CParameter::ForceAttachDict(DictAttachPref::ForceAttach);
     made.set_parameter(attach).ok()?;
     made.context_mut().ref_cdict(&prepared.dictionary).ok()?;
@@ -111,7 +111,7 @@ fn compressor(level: i8) -> Compressor<'static> {
         CParameter::ChecksumFlag(false),
         CParameter::DictIdFlag(false),
         CParameter::Format(FrameFormat::Magicless),
-        // A group has one block of Zstandard for each of its members.
+        // A group has exactly one Zstandard block for each member.
         CParameter::UseBlockSplitter(ParamSwitch::Disable),
     ] {
         made.set_parameter(parameter)

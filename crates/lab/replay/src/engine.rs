@@ -144,7 +144,7 @@ pub fn replay(
     // More than one, so that blocks may be packed beside requests.
     sim.set_parallelism(2);
     if setup.is_real {
-        // High effort takes the program five times as long, and gains nothing with contents that are generated to a size.
+        // High effort makes a replay five times slower, and gains nothing with contents that are generated to a size.
         sim.set_load(Load::Low);
     }
     sim.set_step_limit(u64::MAX);

@@ -95,8 +95,8 @@ impl CodecPool {
         self.again.set(decoders);
     }
 
-    /// Drops the packers that were not needed since the last call, what dictionaries were prepared for without them, and the decoders of
-    /// blocks that are compressed again.
+    /// Drops the packers that were not needed since the last call, tables of dictionaries that no packer uses, and the decoders of blocks
+    /// that are compressed again.
     pub(super) fn trim(&self) {
         self.again.take();
         let mut packers = self.packers.borrow_mut();

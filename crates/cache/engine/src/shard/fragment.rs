@@ -40,7 +40,7 @@ pub(super) fn checksums_bytes(members: usize) -> usize {
 pub(super) struct Packer {
     codec: CodecSpec,
     dictionary: Option<Numbered>,
-    /// Made with the first block, on a codec thread: to prepare a dictionary takes up to 20 ms.
+    /// Created with the first block, on a codec thread, because preparing a dictionary takes up to 20 ms.
     encoder: Option<Box<dyn Encoder + Send>>,
     detector: Detector,
 }
@@ -53,7 +53,7 @@ pub(super) struct Numbered {
 }
 
 impl Packer {
-    /// A packer for a codec, which has dictionaries if there is one.
+    /// A packer for a codec, with a dictionary if the codec supports it.
     pub(super) fn new(codec: CodecSpec, dictionary: Option<Numbered>) -> Self {
         Self {
             codec,

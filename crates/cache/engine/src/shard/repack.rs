@@ -35,9 +35,9 @@ use crate::policy::Ring;
 use crate::stats::count;
 use crate::units::LocalBlock;
 
-/// Blocks that a miss brings in at once, up to which they get high effort ...
+/// A miss with more blocks than this gets the usual effort.
 const HIGH_ADMITTED_MAX: usize = 16;
-/// ... if at most so many jobs wait for their admission.
+/// With more admission jobs waiting than this, blocks get the usual effort.
 const HIGH_WAITING_MAX: u64 = 8;
 /// Neighbours that are read from the cache device at the same time.
 const FETCHES_MAX: usize = 8;
@@ -101,7 +101,7 @@ impl<P: Platform> Shard<P> {
         Some(Second { codec, effort })
     }
 
-    /// The same for so many blocks that a miss brings in. High effort must not keep the admissions that follow, nor codec threads, waiting.
+    /// The same for admission of `blocks` blocks after a miss. High effort must not delay other admissions or block codec threads.
     pub(super) fn second_for_admission(&self, blocks: usize) -> Option<Second> {
         let second = self.second_codec()?;
         let prepared = |level| {
@@ -117,7 +117,7 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Blocks were compressed by the second codec, in so much time of processors.
+    /// Charges the processor time of a compression by the second codec.
     pub(super) fn spent_on(&self, second: Second, time: Duration) {
         if second.effort == Effort::High {
             self.second_stage.spent(time);

@@ -24,9 +24,9 @@ const SAVING_PART: usize = 16;
 /// The same of neighbours together, which mostly have gone through the stronger codec before.
 const TOGETHER_SAVING_PART: usize = 64;
 
-/// A shard may spend one part in this many of the time with high effort ...
+/// A shard may spend one part in this many of its time on high effort.
 const HIGH_EFFORT_PART: u32 = 2;
-/// ... and saves up what it does not spend, of this long a time at most: a reclaim compresses some thousand blocks.
+/// Unspent time accumulates over this period at most: one reclaim compresses thousands of blocks.
 const HIGH_EFFORT_AT_ONCE: Duration = Duration::from_secs(20);
 
 /// Number of blocks that a codec thread compresses before other work can begin there ...
@@ -84,7 +84,7 @@ impl SecondStage {
         self.pays.get()
     }
 
-    /// How much processor time blocks that stay are worth now. `None`: none at all. `can_wait`: nothing waits for the result.
+    /// How much processor time blocks that stay are worth now. `None`: none at all. `can_wait`: no operation waits for the result.
     pub(super) fn effort(&self, load: Load, can_wait: bool, now: Nanos) -> Option<Effort> {
         match load {
             Load::High => None,
@@ -93,7 +93,7 @@ impl SecondStage {
         }
     }
 
-    /// So much time was spent with high effort.
+    /// Charges time to the budget for high effort.
     pub(super) fn spent(&self, time: Duration) {
         self.spare.spend(time);
     }
@@ -139,11 +139,11 @@ impl SecondStage {
     }
 }
 
-/// Time for high effort: it comes in as time passes, and is spent before or after. Then reclaim keeps up, however long a block takes, and
-/// high effort never takes more than a part of one processor.
+/// The time budget for high effort, a token bucket. It lets reclaim keep up with writes, and limits high effort to a part of one
+/// processor.
 #[derive(Debug, Default)]
 struct Spare {
-    /// How much there was, in nanoseconds. Negative: more was spent than there was.
+    /// Budget at `at`, in nanoseconds. Negative: overspent.
     left_ns: Cell<i64>,
     at: Cell<Nanos>,
 }
