@@ -33,7 +33,7 @@ pub enum Effort {
 pub enum CodecChoice {
     /// One codec for all blocks.
     One(CodecSpec),
-    /// LZ4 for new blocks, and zstd for those that stay for long, where that pays.
+    /// LZ4 for new blocks, and zstd for those that stay for long, where that pays; for new ones, too, while processors have time to spare.
     Auto,
 }
 

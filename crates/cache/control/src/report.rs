@@ -339,7 +339,7 @@ pub struct CodecReport {
     /// Time that reclaim waited for this, in seconds.
     #[serde(default)]
     pub recompress_s: f64,
-    /// Time for which blocks that stay were compressed with high effort, when their region was freed and after misses, in seconds.
+    /// Time for which blocks were compressed with high effort, when their region was freed and after misses, in seconds.
     #[serde(default)]
     pub high_effort_s: f64,
 }

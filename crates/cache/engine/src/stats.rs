@@ -198,7 +198,7 @@ counters! {
     repacked_saved_bytes,
     /// Time that reclaim waited for this, in nanoseconds.
     repack_ns,
-    /// Time for which blocks that stay were compressed with high effort, at reclaim and after misses, in nanoseconds.
+    /// Time for which blocks were compressed with high effort, at reclaim and after misses, in nanoseconds.
     high_effort_ns,
     /// Blocks dropped at reclaim.
     reclaimed_blocks,

@@ -25,8 +25,8 @@ pub const AUTO: usize = 4;
 pub const FORMS: usize = 6;
 const SECOND: usize = 4;
 const GROUP: usize = 5;
-/// Of a cache with `auto`, the share of the blocks that stay with the first codec, because they are new: those of probation.
-const FIRST_SHARE: f64 = 0.07;
+/// Of a cache with `auto`, the share of the blocks that are new: those of probation.
+const NEW_SHARE: f64 = 0.07;
 /// How much of what groups of four would save is saved: many blocks stay without neighbours. From replays; see `docs/advise.md`.
 const GROUPED_SHARE: f64 = 1.0 / 3.0;
 /// Standard error of both, as a share of the capacity. From the same replays.
@@ -64,6 +64,8 @@ pub struct Compressed {
     forms: [Option<Vec<u8>>; FORMS],
     /// What the headers of fragments say, by form.
     codecs: [CodecId; FORMS],
+    /// The form of a new block with `auto`.
+    new: usize,
 }
 
 impl Compressed {
@@ -95,7 +97,12 @@ impl Compressed {
             (SECOND | GROUP, Some((number, _))) => specs[form].id().with_dictionary(*number),
             _ => specs[form].id(),
         });
-        Self { forms, codecs }
+        let new = match effort {
+            Effort::Usual => LZ4,
+            // With the same codec at its usual level, a few percent larger: less than the error of the model.
+            Effort::High => SECOND,
+        };
+        Self { forms, codecs, new }
     }
 
     /// Restores a form, to see how long that takes. `out` is for a group.
@@ -124,16 +131,16 @@ impl Compressed {
     /// The same with each codec.
     fn bytes_with(&self) -> [f64; CODECS] {
         std::array::from_fn(|codec| match codec {
-            AUTO => auto(self.bytes(LZ4), self.bytes(SECOND), self.bytes(GROUP)),
+            AUTO => auto(self.bytes(self.new), self.bytes(SECOND), self.bytes(GROUP)),
             form => self.bytes(form),
         })
     }
 }
 
-/// What is so much for the first codec of `auto`, for the second, and in groups of four, on average.
-fn auto(first: f64, second: f64, group: f64) -> f64 {
+/// What is so much for new blocks of `auto`, for blocks that stay, and in groups of four, on average.
+fn auto(new: f64, second: f64, group: f64) -> f64 {
     let second = second + GROUPED_SHARE * (group - second);
-    FIRST_SHARE * first + (1.0 - FIRST_SHARE) * second
+    NEW_SHARE * new + (1.0 - NEW_SHARE) * second
 }
 
 /// Bytes of the cache device for a block of which `stored` bytes are stored.
@@ -184,7 +191,7 @@ impl CodecSamples {
         for (codec, bytes) in compressed.bytes_with().into_iter().enumerate() {
             self.bytes[codec][group] += bytes;
             self.decode_ns[codec] += match codec {
-                AUTO => auto(ns[LZ4], ns[SECOND], group_ns),
+                AUTO => auto(ns[compressed.new], ns[SECOND], group_ns),
                 form => ns[form],
             };
         }

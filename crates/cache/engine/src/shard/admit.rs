@@ -12,6 +12,7 @@ use super::log::{Append, Appended, Class};
 use super::order::Version;
 use super::packing::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::queue::{Candidate, Job};
+use super::second_stage::ForMiss;
 use super::{Platform, Shard, Shared};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Allowance, Ring};
@@ -114,20 +115,27 @@ impl<P: Platform> Shard<P> {
         scratch: Vec<u8>,
     ) -> Vec<u8> {
         let mut candidates = self.not_overtaken(first, candidates).await;
-        // With one core, the codec would keep this thread from serving clients.
-        let stays = |candidate: &Candidate| candidate.ring == Ring::Main && !candidate.written;
-        let staying = candidates.iter().filter(|candidate| stays(candidate)).count();
-        if self.env.parallelism() > 1
-            && staying > 0
-            && let Some(second) = self.second_for_admission(staying)
-        {
-            let stay: Vec<_>;
-            (stay, candidates) = candidates.into_iter().partition(stays);
-            for batch in self.pack_second(&data, &stay, second).await {
+        let (missed, written): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|candidate| !candidate.written);
+        let (stay, new): (Vec<_>, Vec<_>) = missed
+            .into_iter()
+            .partition(|candidate| candidate.ring == Ring::Main);
+        let second = match stay.is_empty() && new.is_empty() {
+            true => ForMiss::default(),
+            false => self.second_for_miss(stay.len()),
+        };
+        candidates = written;
+        for (missed, second) in [(stay, second.stay), (new, second.new)] {
+            let Some(second) = second else {
+                candidates.extend(missed);
+                continue;
+            };
+            for batch in self.pack_second(&data, &missed, second).await {
                 self.store_batch(first, &data, &batch).await;
                 self.codecs.put_back(batch.packer);
             }
         }
+        candidates.sort_unstable_by_key(|candidate| candidate.index);
         if candidates.len() >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
             for batch in self.pack_spread(&data, &candidates).await {
                 self.store_batch(first, &data, &batch).await;

@@ -5,8 +5,8 @@
 //! that is not in use, and blocks that need the earlier one are compressed again when their region is reclaimed.
 //!
 //! Invariants:
-//! - Only clean blocks are compressed with a dictionary, because only those are compressed again. So nothing is lost with a
-//!   dictionary but hits, and a wrong one is found by the checksum of each block.
+//! - Only clean blocks are compressed with a dictionary: those that are compressed again, and those that a miss brings in. So nothing is
+//!   lost with a dictionary but hits, and a wrong one is found by the checksum of each block.
 //! - A dictionary takes a number only when no region may have fragments of an earlier one with that number.
 
 use std::cell::{Cell, RefCell};

@@ -21,7 +21,7 @@ use futures_util::stream::{StreamExt, iter};
 
 use super::fragment;
 use super::keep::Survivor;
-use super::second_stage::{SECOND_JOB_BLOCKS, Second, Stored};
+use super::second_stage::{ForMiss, SECOND_JOB_BLOCKS, Second, Stored};
 use super::sets::{
     DictionaryAge, Kept, Member, Outcome, PackedGroup, Repacked, Set, alone, is_whole_group, of_broken_group,
     pack_set,
@@ -35,9 +35,9 @@ use crate::policy::Ring;
 use crate::stats::count;
 use crate::units::LocalBlock;
 
-/// A miss with more blocks than this gets the usual effort.
+/// A miss with more blocks that stay than this gets the usual effort.
 const HIGH_ADMITTED_MAX: usize = 16;
-/// With more admission jobs waiting than this, blocks get the usual effort.
+/// With more admission jobs waiting than this, blocks that stay get the usual effort, and new ones the first codec.
 const HIGH_WAITING_MAX: u64 = 8;
 /// Neighbours that are read from the cache device at the same time.
 const FETCHES_MAX: usize = 8;
@@ -98,28 +98,40 @@ impl<P: Platform> Shard<P> {
     fn second_with(&self, effort: Effort) -> Option<Second> {
         let has_dictionary = self.codecs.current_number().is_some();
         let codec = self.tuning.settings().codec.second(effort, has_dictionary)?;
-        Some(Second { codec, effort })
+        Some(Second {
+            codec,
+            effort,
+            is_charged: effort == Effort::High,
+        })
     }
 
-    /// The same for admission of `blocks` blocks after a miss. High effort must not delay other admissions or block codec threads.
-    pub(super) fn second_for_admission(&self, blocks: usize) -> Option<Second> {
-        let second = self.second_codec()?;
-        let prepared = |level| {
-            let current = self.codecs.current();
-            current.is_none_or(|current| current.dictionary.is_prepared(level))
+    /// The same for admission after a miss, of `staying` blocks that stay. High effort must not delay other admissions or block codec
+    /// threads.
+    pub(super) fn second_for_miss(&self, staying: usize) -> ForMiss {
+        // With one core, the codec would keep this thread from serving clients.
+        let Some(second) = self.second_codec().filter(|_| self.env.parallelism() > 1) else {
+            return ForMiss::default();
         };
-        let is_quick = blocks <= HIGH_ADMITTED_MAX
-            && self.queue.waiting() <= HIGH_WAITING_MAX
-            && prepared(second.codec.level());
-        match second.effort {
-            Effort::High if !is_quick => self.second_with(Effort::Usual),
-            Effort::High | Effort::Usual => Some(second),
-        }
+        let is_prepared = |second: Second| {
+            let current = self.codecs.current();
+            current.is_none_or(|current| current.dictionary.is_prepared(second.codec.level()))
+        };
+        let usual = self.second_with(Effort::Usual);
+        let has_time = second.effort == Effort::High && self.queue.waiting() <= HIGH_WAITING_MAX;
+        let new = usual.filter(|_| has_time).map(|usual| Second {
+            is_charged: true,
+            ..usual
+        });
+        let stay = match second.effort {
+            Effort::High if has_time && staying <= HIGH_ADMITTED_MAX && is_prepared(second) => Some(second),
+            Effort::High | Effort::Usual => usual,
+        };
+        ForMiss { stay, new }
     }
 
     /// Charges the processor time of a compression by the second codec.
     pub(super) fn spent_on(&self, second: Second, time: Duration) {
-        if second.effort == Effort::High {
+        if second.is_charged {
             self.second_stage.spent(time);
             count(&self.stats.counters.high_effort_ns, time.as_nanos() as u64);
         }
@@ -190,6 +202,11 @@ impl<P: Platform> Shard<P> {
             CodecId::RAW => Some(Stored::Raw),
             CodecId::LZ4 => Some(Stored::Packed),
             _ if dictionary == DictionaryAge::None => Some(Stored::WithoutDictionary),
+            _ if self.log.ring_at(entry.location()) == Ring::Probation
+                && self.effort() == Some(Effort::High) =>
+            {
+                Some(Stored::Quickly)
+            }
             _ => None,
         };
         Some(Member {
@@ -204,7 +221,15 @@ impl<P: Platform> Shard<P> {
 
     /// What to do with the members of a four that stay.
     async fn set_of(self: &Rc<Self>, mut four: Vec<Member>, wider: &Wider<'_>) -> Vec<Set> {
-        four.retain(|member| member.stored.is_none_or(|stored| self.second_stage.tries(stored)));
+        four.retain_mut(|member| match member.stored {
+            Some(stored) if self.second_stage.tries(stored) => true,
+            // It may still become part of a group, which saves more.
+            Some(Stored::Quickly) => {
+                member.stored = None;
+                true
+            }
+            stored => stored.is_none(),
+        });
         if let Some(member) = four.first() {
             self.load_four(member.kept.survivor.block).await;
         }

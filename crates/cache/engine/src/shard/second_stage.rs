@@ -21,8 +21,9 @@ const SKIPPED_MAX: u8 = 63;
 const APART_SKIPPED_MAX: u8 = 7;
 /// A stronger codec must save one part in this many of the stored bytes, or the fragment stays as it is.
 const SAVING_PART: usize = 16;
-/// The same of neighbours together, which mostly have gone through the stronger codec before.
-const TOGETHER_SAVING_PART: usize = 64;
+/// The same of fragments that have gone through the stronger codec before, and of neighbours together, which mostly have: their hits take as
+/// long already.
+const FURTHER_SAVING_PART: usize = 64;
 
 /// A shard may spend one part in this many of its time on high effort.
 const HIGH_EFFORT_PART: u32 = 2;
@@ -39,6 +40,17 @@ const HIGH_JOB_BLOCKS: usize = 2;
 pub(super) struct Second {
     pub(super) codec: CodecSpec,
     pub(super) effort: Effort,
+    /// Its time is charged to the budget for high effort.
+    pub(super) is_charged: bool,
+}
+
+/// The second codec for blocks that a miss brought in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ForMiss {
+    /// For those that are known to stay.
+    pub(super) stay: Option<Second>,
+    /// For new ones: only while processors have time to spare.
+    pub(super) new: Option<Second>,
 }
 
 impl Second {
@@ -59,6 +71,7 @@ pub(super) struct SecondStage {
     raw: Sampling,
     packed: Sampling,
     without_dictionary: Sampling,
+    quickly: Sampling,
     apart: Sampling,
 }
 
@@ -71,6 +84,8 @@ pub(super) enum Stored {
     Packed,
     /// By the second codec, without a dictionary although there is one now.
     WithoutDictionary,
+    /// By the second codec with usual effort, when it was new, although there is time for high effort now.
+    Quickly,
     /// Neighbours, each alone or in several groups.
     Apart,
 }
@@ -105,26 +120,25 @@ impl SecondStage {
 
     /// Whether `now` stored bytes instead of `before` are worth it. The answer counts for later fragments.
     pub(super) fn is_worth(&self, stored: Stored, before: usize, now: Option<usize>) -> bool {
-        let worth = now.is_some_and(|now| Self::saves(before, now));
+        let part = match stored {
+            Stored::Quickly => FURTHER_SAVING_PART,
+            Stored::Raw | Stored::Packed | Stored::WithoutDictionary | Stored::Apart => SAVING_PART,
+        };
+        let worth = now.is_some_and(|now| now + before / part <= before);
         self.note(stored, worth);
         worth
     }
 
-    /// The same, pure.
-    pub(super) fn saves(before: usize, now: usize) -> bool {
-        now + before / SAVING_PART <= before
-    }
-
-    /// The same for neighbours that are compressed together.
+    /// Whether `now` bytes instead of `before` are worth it, for neighbours that are compressed together.
     pub(super) fn saves_together(before: usize, now: usize) -> bool {
-        now + before / TOGETHER_SAVING_PART <= before
+        now + before / FURTHER_SAVING_PART <= before
     }
 
     /// Whether the result was worth it counts for later fragments.
     pub(super) fn note(&self, stored: Stored, worth: bool) {
         let max = match stored {
             Stored::Apart => APART_SKIPPED_MAX,
-            Stored::Raw | Stored::Packed | Stored::WithoutDictionary => SKIPPED_MAX,
+            Stored::Raw | Stored::Packed | Stored::WithoutDictionary | Stored::Quickly => SKIPPED_MAX,
         };
         self.sampling(stored).note(worth, max);
     }
@@ -134,6 +148,7 @@ impl SecondStage {
             Stored::Raw => &self.raw,
             Stored::Packed => &self.packed,
             Stored::WithoutDictionary => &self.without_dictionary,
+            Stored::Quickly => &self.quickly,
             Stored::Apart => &self.apart,
         }
     }
@@ -276,5 +291,8 @@ mod tests {
         let stage = SecondStage::default();
         assert!(!stage.is_worth(Stored::Packed, 1600, Some(1501)));
         assert!(stage.is_worth(Stored::Packed, 1600, Some(1500)));
+        // If it takes as long already, a smaller one is.
+        assert!(!stage.is_worth(Stored::Quickly, 1600, Some(1576)));
+        assert!(stage.is_worth(Stored::Quickly, 1600, Some(1575)));
     }
 }

@@ -574,7 +574,7 @@ fn contents(families: &mut Families, live: &LiveReport) {
     );
     families.counter(
         "flaz_high_effort_seconds_total",
-        "Time for which blocks that stay were compressed with high effort.",
+        "Time for which blocks were compressed with high effort.",
         codec.high_effort_s,
     );
     families.counter(

@@ -1,10 +1,11 @@
 //! `--codec auto`: blocks that stay are compressed again where that pays.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
 use flaz_device::{Env, Load};
-use flaz_engine::check::Object;
+use flaz_engine::check::{Finding, Object};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::stats::Counts;
@@ -44,13 +45,18 @@ fn rig(fill: fn(u64, &mut [u8; 4096]), origin_read: Duration) -> Rig {
 
 /// Uses some blocks often and others once, until `regions` have been reclaimed.
 async fn use_blocks(open: &Open, regions: u64) -> Counts {
+    use_blocks_apart(open, regions, 1).await
+}
+
+/// The same, of every few blocks one.
+async fn use_blocks_apart(open: &Open, regions: u64, distance: usize) -> Counts {
     let mut next = USED.end;
     loop {
         let counts = open.cache.stats().counts;
         if counts.regions_reclaimed >= regions {
             return counts;
         }
-        for number in USED {
+        for number in USED.step_by(distance) {
             open.read(number * BLOCK, BLOCK).await;
         }
         open.prefetch(next..next + 64).await;
@@ -154,25 +160,50 @@ fn a_fast_origin_and_busy_processors_leave_blocks_as_they_are() {
 
 #[test]
 fn processors_with_little_to_do_save_more_bytes() {
-    let saved_per_block = |load| {
+    // Bytes of a block that stays, and kinds of fragments.
+    let found = |load, distance| {
         let rig = rig(words, Duration::from_millis(2));
         rig.sim.set_load(load);
         rig.sim.set_parallelism(2);
         rig.sim.block_on(async {
             let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
-            let counts = use_blocks(&open, 40).await;
-            check_contents(&open, words).await;
-            open.stop().await.expect("stops");
+            let counts = use_blocks_apart(&open, 40, distance).await;
             let has_effort = counts.high_effort_ns > 0;
             assert_eq!(has_effort, load == Load::Low, "{counts:?}");
-            counts.repacked_saved_bytes as f64 / counts.repacked_blocks as f64
-        })
+            open.stop().await.expect("stops");
+        });
+        let findings = rig.sim.block_on(rig.check()).expect("has a superblock");
+        let of_used = |finding: &&Finding| {
+            let block = match finding.object {
+                Ok(Object::Fragment {
+                    block,
+                    live: Some(true),
+                    ..
+                }) => block,
+                _ => return false,
+            };
+            USED.contains(&block.0)
+        };
+        let used: Vec<_> = findings.iter().filter(of_used).collect();
+        // A group counts with its first member.
+        let bytes: u64 = used.iter().map(|finding| finding.len).sum();
+        let kinds: BTreeSet<_> = findings.iter().map(|finding| finding.kind.clone()).collect();
+        (bytes as f64 / used.len() as f64, kinds)
     };
-    let (usual, high) = (saved_per_block(Load::Medium), saved_per_block(Load::Low));
-    assert!(
-        high > usual * 1.02,
-        "{high} bytes per block, {usual} with the usual effort"
-    );
+    // Together, and each alone.
+    for distance in [1, 4] {
+        let (usual, usual_kinds) = found(Load::Medium, distance);
+        let (high, high_kinds) = found(Load::Low, distance);
+        assert!(
+            high < usual * 0.98,
+            "{high} bytes per block, {usual} with the usual effort"
+        );
+        assert!(usual_kinds.contains("fragment-lz4"), "{usual_kinds:?}");
+        assert!(
+            !high_kinds.contains("fragment-lz4"),
+            "new blocks too: {high_kinds:?}"
+        );
+    }
 }
 
 #[test]
