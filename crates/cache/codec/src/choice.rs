@@ -82,7 +82,7 @@ impl CodecChoice {
         }
     }
 
-    /// The codec for blocks that stay for long, if that is another one.
+    /// The codec for blocks that stay for long, and for new ones while processors have time to spare, if that is another one.
     #[must_use]
     pub fn second(self, effort: Effort, has_dictionary: bool) -> Option<CodecSpec> {
         let level = match effort {
@@ -95,7 +95,7 @@ impl CodecChoice {
         }
     }
 
-    /// Whether `codec` is the codec for blocks that stay, at any effort. It uses the dictionary of the cache.
+    /// Whether `codec` is the second codec, at any effort. It uses the dictionary of the cache.
     #[must_use]
     pub fn is_second(self, codec: CodecSpec) -> bool {
         self.second(Effort::Usual, false)

@@ -120,9 +120,9 @@ impl<P: Platform> Shard<P> {
         let (stay, new): (Vec<_>, Vec<_>) = missed
             .into_iter()
             .partition(|candidate| candidate.ring == Ring::Main);
-        let second = match stay.is_empty() && new.is_empty() {
-            true => ForMiss::default(),
-            false => self.second_for_miss(stay.len()),
+        let second = match stay.len() + new.len() {
+            0 => ForMiss::default(),
+            _ => self.second_for_miss(stay.len(), new.len()),
         };
         candidates = written;
         for (missed, second) in [(stay, second.stay), (new, second.new)] {

@@ -24,7 +24,7 @@ use super::keep::Survivor;
 use super::second_stage::{ForMiss, SECOND_JOB_BLOCKS, Second, Stored};
 use super::sets::{
     DictionaryAge, Kept, Member, Outcome, PackedGroup, Repacked, Set, alone, is_whole_group, of_broken_group,
-    pack_set,
+    pack_set, without_quickly,
 };
 use super::tasks::Phase;
 use super::{Platform, Shard};
@@ -35,9 +35,9 @@ use crate::policy::Ring;
 use crate::stats::count;
 use crate::units::LocalBlock;
 
-/// A miss with more blocks that stay than this gets the usual effort.
+/// The blocks of a miss with more than this do not get high effort: those that stay get the usual one, new ones the first codec.
 const HIGH_ADMITTED_MAX: usize = 16;
-/// With more admission jobs waiting than this, blocks that stay get the usual effort, and new ones the first codec.
+/// The same for misses while more admission jobs than this wait.
 const HIGH_WAITING_MAX: u64 = 8;
 /// Neighbours that are read from the cache device at the same time.
 const FETCHES_MAX: usize = 8;
@@ -90,9 +90,9 @@ impl<'a> Wider<'a> {
 impl<P: Platform> Shard<P> {
     /// The codec for blocks that stay, if the settings have one and it pays to use it now.
     pub(super) fn second_codec(&self) -> Option<Second> {
-        let pays = self.second_stage.pays(self.origin.mean_read());
-        let effort = self.effort().filter(|_| pays)?;
-        self.second_with(effort)
+        self.second_with(Effort::Usual)
+            .filter(|_| self.second_stage.pays(self.origin.mean_read()))?;
+        self.second_with(self.effort()?)
     }
 
     fn second_with(&self, effort: Effort) -> Option<Second> {
@@ -105,28 +105,32 @@ impl<P: Platform> Shard<P> {
         })
     }
 
-    /// The same for admission after a miss, of `staying` blocks that stay. High effort must not delay other admissions or block codec
-    /// threads.
-    pub(super) fn second_for_miss(&self, staying: usize) -> ForMiss {
+    /// The same for admission after a miss, of `staying` blocks that stay and `new` others. High effort must not delay other admissions or
+    /// block codec threads.
+    pub(super) fn second_for_miss(&self, staying: usize, new: usize) -> ForMiss {
         // With one core, the codec would keep this thread from serving clients.
-        let Some(second) = self.second_codec().filter(|_| self.env.parallelism() > 1) else {
+        let second = self.second_codec().filter(|_| self.env.parallelism() > 1);
+        let (Some(second), Some(usual)) = (second, self.second_with(Effort::Usual)) else {
             return ForMiss::default();
         };
         let is_prepared = |second: Second| {
             let current = self.codecs.current();
             current.is_none_or(|current| current.dictionary.is_prepared(second.codec.level()))
         };
-        let usual = self.second_with(Effort::Usual);
-        let has_time = second.effort == Effort::High && self.queue.waiting() <= HIGH_WAITING_MAX;
-        let new = usual.filter(|_| has_time).map(|usual| Second {
-            is_charged: true,
-            ..usual
-        });
-        let stay = match second.effort {
-            Effort::High if has_time && staying <= HIGH_ADMITTED_MAX && is_prepared(second) => Some(second),
-            Effort::High | Effort::Usual => usual,
-        };
-        ForMiss { stay, new }
+        let has_time = second.effort == Effort::High
+            && staying + new <= HIGH_ADMITTED_MAX
+            && self.queue.waiting() <= HIGH_WAITING_MAX;
+        let high = has_time && is_prepared(second);
+        // A single job prepares the dictionary. Several would wait for the one that does.
+        let usual_is_quick = is_prepared(usual) || new <= usual.job_blocks();
+        let for_new = has_time && usual_is_quick && self.second_stage.has_plenty(self.env.now());
+        ForMiss {
+            stay: Some(if high { second } else { usual }),
+            new: for_new.then_some(Second {
+                is_charged: true,
+                ..usual
+            }),
+        }
     }
 
     /// Charges the processor time of a compression by the second codec.
@@ -202,11 +206,7 @@ impl<P: Platform> Shard<P> {
             CodecId::RAW => Some(Stored::Raw),
             CodecId::LZ4 => Some(Stored::Packed),
             _ if dictionary == DictionaryAge::None => Some(Stored::WithoutDictionary),
-            _ if self.log.ring_at(entry.location()) == Ring::Probation
-                && self.effort() == Some(Effort::High) =>
-            {
-                Some(Stored::Quickly)
-            }
+            _ if self.log.ring_at(entry.location()) == Ring::Probation => Some(Stored::Quickly),
             _ => None,
         };
         Some(Member {
@@ -223,6 +223,7 @@ impl<P: Platform> Shard<P> {
     async fn set_of(self: &Rc<Self>, mut four: Vec<Member>, wider: &Wider<'_>) -> Vec<Set> {
         four.retain_mut(|member| match member.stored {
             Some(stored) if self.second_stage.tries(stored) => true,
+            Some(Stored::Quickly) if self.wants_sample() => true,
             // It may still become part of a group, which saves more.
             Some(Stored::Quickly) => {
                 member.stored = None;
@@ -336,7 +337,10 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Compresses some sets, with LZ4 if there is no second codec.
-    async fn repack_some(self: &Rc<Self>, second: Option<Second>, sets: Vec<Set>, again: &mut Again) {
+    async fn repack_some(self: &Rc<Self>, second: Option<Second>, mut sets: Vec<Set>, again: &mut Again) {
+        if second.is_none_or(|second| second.effort == Effort::Usual) {
+            sets = sets.into_iter().map(without_quickly).collect();
+        }
         let started = self.env.now();
         let codec = second.map_or(CodecSpec::LZ4, |second| second.codec);
         let mut packer = self.codecs.take(codec, self.tuning.settings().codec);

@@ -84,7 +84,7 @@ pub(super) enum Stored {
     Packed,
     /// By the second codec, without a dictionary although there is one now.
     WithoutDictionary,
-    /// By the second codec with usual effort, when it was new, although there is time for high effort now.
+    /// By the second codec with usual effort, when it was new. Only high effort makes it smaller.
     Quickly,
     /// Neighbours, each alone or in several groups.
     Apart,
@@ -103,9 +103,15 @@ impl SecondStage {
     pub(super) fn effort(&self, load: Load, can_wait: bool, now: Nanos) -> Option<Effort> {
         match load {
             Load::High => None,
-            Load::Low if can_wait && self.spare.has_some(now) => Some(Effort::High),
+            Load::Low if can_wait && self.spare.has_more_than(Duration::ZERO, now) => Some(Effort::High),
             Load::Low | Load::Medium => Some(Effort::Usual),
         }
+    }
+
+    /// Whether so much time for high effort is left that new blocks, most of which are dropped soon, do not take it from those that stay.
+    pub(super) fn has_plenty(&self, now: Nanos) -> bool {
+        self.spare
+            .has_more_than(HIGH_EFFORT_AT_ONCE / HIGH_EFFORT_PART / 2, now)
     }
 
     /// Charges time to the budget for high effort.
@@ -121,8 +127,8 @@ impl SecondStage {
     /// Whether `now` stored bytes instead of `before` are worth it. The answer counts for later fragments.
     pub(super) fn is_worth(&self, stored: Stored, before: usize, now: Option<usize>) -> bool {
         let part = match stored {
-            Stored::Quickly => FURTHER_SAVING_PART,
-            Stored::Raw | Stored::Packed | Stored::WithoutDictionary | Stored::Apart => SAVING_PART,
+            Stored::Quickly | Stored::WithoutDictionary => FURTHER_SAVING_PART,
+            Stored::Raw | Stored::Packed | Stored::Apart => SAVING_PART,
         };
         let worth = now.is_some_and(|now| now + before / part <= before);
         self.note(stored, worth);
@@ -164,12 +170,12 @@ struct Spare {
 }
 
 impl Spare {
-    fn has_some(&self, now: Nanos) -> bool {
+    fn has_more_than(&self, time: Duration, now: Nanos) -> bool {
         let earned = nanos(now.since(self.at.replace(now)) / HIGH_EFFORT_PART);
         let most = nanos(HIGH_EFFORT_AT_ONCE / HIGH_EFFORT_PART);
         let left = self.left_ns.get().saturating_add(earned).min(most);
         self.left_ns.set(left);
-        left > 0
+        left > nanos(time)
     }
 
     fn spend(&self, time: Duration) {
@@ -190,7 +196,8 @@ struct Sampling {
 impl Sampling {
     fn tries(&self) -> bool {
         let left = self.left.get();
-        self.left.set(left.saturating_sub(1));
+        // Others may be asked about before the result of this one is known.
+        self.left.set(left.checked_sub(1).unwrap_or(self.skips.get()));
         left == 0
     }
 

@@ -145,6 +145,17 @@ fn few(mut members: Vec<Member>) -> Vec<Member> {
     members
 }
 
+/// Without high effort: a set without members that only this would make smaller, unless in a group.
+pub(super) fn without_quickly(mut set: Set) -> Set {
+    for member in &mut set.members {
+        member.stored = member.stored.filter(|stored| *stored != Stored::Quickly);
+    }
+    if !set.together {
+        set.members = alone(set.members);
+    }
+    set
+}
+
 /// Bytes of the fragments of some members, each counted once.
 fn bytes_of(members: &[Member]) -> usize {
     let mut places: Vec<_> = members
