@@ -90,9 +90,14 @@ impl<'a> Wider<'a> {
 impl<P: Platform> Shard<P> {
     /// The codec for blocks that stay, if the settings have one and it pays to use it now.
     pub(super) fn second_codec(&self) -> Option<Second> {
-        self.second_with(Effort::Usual)
-            .filter(|_| self.second_stage.pays(self.origin.mean_read()))?;
-        self.second_with(self.effort()?)
+        let usual = self.second_with(Effort::Usual)?;
+        if !self.second_stage.pays(self.origin.mean_read()) {
+            return None;
+        }
+        match self.effort()? {
+            Effort::Usual => Some(usual),
+            Effort::High => self.second_with(Effort::High),
+        }
     }
 
     fn second_with(&self, effort: Effort) -> Option<Second> {

@@ -248,8 +248,11 @@ mod tests {
         assert_eq!(effort(Load::Medium, true, 100), usual);
         assert_eq!(effort(Load::Low, false, 100), usual, "space is needed soon");
         assert_eq!(effort(Load::Low, true, 100), high);
-        // However long nothing was compressed, half of 20 s may be spent at once.
-        stage.spent(Duration::from_secs(9));
+        // However long nothing was compressed, half of 20 s may be spent at once, half of that for new blocks.
+        stage.spent(Duration::from_secs(4));
+        assert!(stage.has_plenty(at(100)));
+        stage.spent(Duration::from_secs(5));
+        assert!(!stage.has_plenty(at(100)));
         assert_eq!(effort(Load::Low, true, 100), high);
         stage.spent(Duration::from_secs(1));
         assert_eq!(effort(Load::Low, true, 100), usual);

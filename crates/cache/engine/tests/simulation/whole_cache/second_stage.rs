@@ -59,8 +59,11 @@ async fn use_blocks_apart(open: &Open, regions: u64, distance: usize) -> Counts 
         for number in USED.step_by(distance) {
             open.read(number * BLOCK, BLOCK).await;
         }
-        open.prefetch(next..next + 64).await;
-        next += 64;
+        // Misses of so few blocks get high effort.
+        for _ in 0..4 {
+            open.prefetch(next..next + 16).await;
+            next += 16;
+        }
         assert!(next * BLOCK < ORIGIN_LEN, "{counts:?}");
     }
 }
@@ -166,6 +169,8 @@ fn processors_with_little_to_do_save_more_bytes() {
         rig.sim.set_load(load);
         rig.sim.set_parallelism(2);
         rig.sim.block_on(async {
+            // New blocks use only what has been saved up.
+            rig.sim.env().sleep(Duration::from_secs(20)).await;
             let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
             let counts = use_blocks_apart(&open, 40, distance).await;
             let has_effort = counts.high_effort_ns > 0;
