@@ -343,14 +343,14 @@ impl<P: Platform> Shard<P> {
 
     /// Compresses some sets, with LZ4 if there is no second codec.
     async fn repack_some(self: &Rc<Self>, second: Option<Second>, mut sets: Vec<Set>, again: &mut Again) {
-        if second.is_none_or(|second| second.effort == Effort::Usual) {
+        let wants_samples = self.wants_sample() && second.is_some();
+        if second.is_none_or(|second| second.effort == Effort::Usual) && !wants_samples {
             sets = sets.into_iter().map(without_quickly).collect();
         }
         let started = self.env.now();
         let codec = second.map_or(CodecSpec::LZ4, |second| second.codec);
         let mut packer = self.codecs.take(codec, self.tuning.settings().codec);
         let mut decoders = self.codecs.take_decoders();
-        let wants_samples = self.wants_sample() && second.is_some();
         let job = move || {
             let pack = |set| pack_set(&mut packer, &mut decoders, set, wants_samples);
             let outcomes: Vec<Outcome> = sets.into_iter().map(pack).collect();

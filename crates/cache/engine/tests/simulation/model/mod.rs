@@ -505,7 +505,7 @@ fn concurrent_clients_see_what_was_written() {
 #[test]
 fn members_of_groups_change_alone() {
     let totals = RefCell::new(StatsSnapshot::default());
-    check_seeds(12, |seed| {
+    check_seeds(24, |seed| {
         let mut plan = plan(seed);
         let shards = u64::from(plan.wish.shard_count.expect("there is"));
         plan.wish.dictionary_bytes = Some(8 << 10);
@@ -516,7 +516,7 @@ fn members_of_groups_change_alone() {
         plan.settings.write_budget = WriteBudget::None;
         plan.settings.sequential_cutoff = 0;
         plan.change_settings = false;
-        plan.operations = 300;
+        plan.operations = 600;
         totals.borrow_mut().add(&run(&plan).stats);
     });
     let counts = totals.into_inner().counts;
