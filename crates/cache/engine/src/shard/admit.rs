@@ -115,27 +115,21 @@ impl<P: Platform> Shard<P> {
         scratch: Vec<u8>,
     ) -> Vec<u8> {
         let mut candidates = self.not_overtaken(first, candidates).await;
-        let (missed, written): (Vec<_>, Vec<_>) =
-            candidates.into_iter().partition(|candidate| !candidate.written);
-        let (stay, new): (Vec<_>, Vec<_>) = missed
-            .into_iter()
-            .partition(|candidate| candidate.ring == Ring::Main);
-        let second = match stay.len() + new.len() {
-            0 => ForMiss::default(),
-            _ => self.second_for_miss(stay.len(), new.len()),
+        let missed_to = |ring| move |candidate: &Candidate| !candidate.written && candidate.ring == ring;
+        let count_to = |ring| candidates.iter().filter(|of| missed_to(ring)(of)).count();
+        let second = match (count_to(Ring::Main), count_to(Ring::Probation)) {
+            (0, 0) => ForMiss::default(),
+            (staying, new) => self.second_for_miss(staying, new),
         };
-        candidates = written;
-        for (missed, second) in [(stay, second.stay), (new, second.new)] {
-            let Some(second) = second else {
-                candidates.extend(missed);
-                continue;
-            };
+        for (ring, second) in [(Ring::Main, second.stay), (Ring::Probation, second.new)] {
+            let Some(second) = second else { continue };
+            let missed: Vec<_>;
+            (missed, candidates) = candidates.into_iter().partition(missed_to(ring));
             for batch in self.pack_second(&data, &missed, second).await {
                 self.store_batch(first, &data, &batch).await;
                 self.codecs.put_back(batch.packer);
             }
         }
-        candidates.sort_unstable_by_key(|candidate| candidate.index);
         if candidates.len() >= PACK_SPLIT_BLOCKS_MIN && self.env.parallelism() > 1 {
             for batch in self.pack_spread(&data, &candidates).await {
                 self.store_batch(first, &data, &batch).await;
