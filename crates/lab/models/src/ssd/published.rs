@@ -28,9 +28,6 @@ const ZEROS_TO_TWO: f64 = 421.0;
 const RANDOM_TO_TWO: f64 = 115.0;
 const RANDOM_TO_ONE: f64 = 65.0;
 const READ_OF_ONE: f64 = 200.0;
-/// Time of the host for a MB between two records, in which no drive works: fitted to zeros written to two drives.
-const HOST_S_PER_MB: f64 = 1.0 / ZEROS_TO_TWO - 1.0 / (2.0 * 275.0);
-
 /// What a figure is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -241,6 +238,12 @@ fn excluded(row: &Row<'_>, rows: &[Row<'_>], device: &Description) -> Option<(St
     None
 }
 
+/// Microseconds of the host for a byte between two records, in which no drive works: what reads of data that stores nothing take beyond
+/// the link. The numbers of reads are those of the SF-1222, so this is the host of that campaign; the other host is not described.
+fn host_us_per_byte(device: &Description) -> f64 {
+    device.link.read_us_per_kib / 1024.0 - 1.0 / device.link.read_mb_per_s
+}
+
 fn raid(device: &Description) -> Campaign {
     let one = Description {
         drives: 1,
@@ -250,26 +253,26 @@ fn raid(device: &Description) -> Campaign {
         drives: 2,
         ..device.clone()
     };
-    let with_host = |mb_per_s: f64| 1.0 / (HOST_S_PER_MB + 1.0 / mb_per_s);
+    let with_host = |mb_per_s: f64| 1.0 / (host_us_per_byte(device) + 1.0 / mb_per_s);
     let lowest = device.controller.lowest_fraction;
     let mut campaign = Campaign {
         title: "io-bm on SF-1200 drives of 60 GB, alone and two in a RAID 0, July 2010",
         within_pct: RAID_WITHIN_PCT,
         fitted: vec![
-            "Fitted: the time of the host between two records (0.56 ns a byte) to 421 MB/s of zeros on two drives. From the \
-             rating of the drives alone, 550 MB/s would be expected: the host is not described.",
-            "Fitted: the program time of the flash (1.925 ms) to 65 MB/s of random data on one drive, with that host.",
-            "Predicted: random data on two drives, and reads of one drive, with the numbers of reads of the SF-1222.",
+            "Fitted: the program time of the flash (1.925 ms) to 65 MB/s of random data on one drive. Nothing else is.",
+            "From the reads of the SF-1222: their two numbers, and 0.57 ns a byte of the host between two records, the time of \
+             reads of data that stores nothing (4.08 ns) less that of the link (3.51 ns, the maker's 285 MB/s). The host of this \
+             campaign is not described.",
+            "From the maker: 275 MB/s of the link for writes.",
         ],
         figures: Vec::new(),
     };
-    let fitted = |reason| Some((Standing::Fitted, reason));
     campaign.push(
         "write, two drives".to_owned(),
         "zeros".to_owned(),
         lowest,
         (ZEROS_TO_TWO, with_host(Rates(&two).write_mb_per_s(lowest, 1.0))),
-        fitted("the time of the host is fitted to it"),
+        None,
     );
     campaign.push(
         "write, two drives".to_owned(),
@@ -283,7 +286,7 @@ fn raid(device: &Description) -> Campaign {
         "random".to_owned(),
         1.0,
         (RANDOM_TO_ONE, with_host(Rates(&one).write_mb_per_s(1.0, 1.0))),
-        fitted("the program time is fitted to it"),
+        Some((Standing::Fitted, "the program time is fitted to it")),
     );
     campaign.push(
         "read, one drive".to_owned(),
@@ -369,7 +372,7 @@ mod tests {
         assert_eq!(campaign, of("sf1200"));
         assert_eq!(
             (campaign.count(Standing::Agrees), campaign.count(Standing::Fitted)),
-            (2, 2),
+            (3, 1),
             "{campaign:#?}"
         );
         for figure in campaign
