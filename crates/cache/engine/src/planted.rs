@@ -47,8 +47,6 @@ pub enum PlantedBug {
     RebuiltWithRemoved,
     /// A rebuilt index page has clean blocks of a region that all blocks have left.
     RebuiltFromLeft,
-    /// An extent with a block that needs a dictionary ends the log of an open region.
-    DictionaryTrusted,
     /// A dictionary takes the number of one that blocks still need.
     DictionaryReplaced,
     /// An index page is rebuilt without the records that are only in memory.
@@ -119,6 +117,8 @@ pub enum PlantedBug {
     IntendedKept,
     /// Recovery applies records in a different order than they were written.
     RecordsOutOfOrder,
+    /// Recovery takes over an extent of which only the header has landed.
+    TornExtentCounts,
     /// Recovery ignores tombstones.
     TombstonesForgotten,
     /// The manifest does not mark a reclaimed region free.
@@ -172,7 +172,6 @@ impl PlantedBug {
         Self::OvertakenReadJoined,
         Self::DeadMemberMoved,
         Self::OvertakenMemberGrouped,
-        Self::DictionaryTrusted,
         Self::RetireSkipped,
         Self::TrimKeepsCopy,
         Self::UnknownPartsStored,
@@ -195,6 +194,7 @@ impl PlantedBug {
         Self::OriginComparedIntended,
         Self::IntendedKept,
         Self::RecordsOutOfOrder,
+        Self::TornExtentCounts,
         Self::TombstonesForgotten,
         Self::RegionNotVoided,
         Self::FullUnflushed,
@@ -240,10 +240,7 @@ impl PlantedBug {
     /// Whether it affects only groups.
     #[must_use]
     pub fn is_of_groups(self) -> bool {
-        matches!(
-            self,
-            Self::DeadMemberMoved | Self::OvertakenMemberGrouped | Self::DictionaryTrusted
-        )
+        matches!(self, Self::DeadMemberMoved | Self::OvertakenMemberGrouped)
     }
 
     /// Too rare for that test. `OriginNotFlushedAtStart`: a cache must be discarded, opened again, killed and lose power,

@@ -16,6 +16,9 @@
 //!
 //! Until a region is full and has a summary, the copy is the second place of the records: damage to the header of a stable
 //! extent loses none.
+//!
+//! The header has a checksum of all bytes between it and the copy. So an extent that a crash has interrupted is recognised without
+//! decoding anything.
 
 use std::ops::Range;
 
@@ -386,7 +389,7 @@ struct RawExtentHeader {
     ring: u8,
     reserved: u8,
     header_bytes: U16,
-    reserved_too: [u8; 4],
+    contents_checksum: U32,
 }
 
 const _: () = assert!(size_of::<RawExtentHeader>() == EXTENT_HEADER_BYTES);
@@ -416,6 +419,8 @@ pub struct ExtentHeader {
     pub ring: Ring,
     /// Bytes of header and records, and the offset of the first fragment: see [`is_header_size`].
     pub header_bytes: u16,
+    /// CRC-32C of the bytes between header and copy. [`ExtentHeader::write`] computes it.
+    pub contents_checksum: u32,
 }
 
 /// Bytes of the copy of a header and this many records, at the end of the extent.
@@ -425,12 +430,13 @@ pub const fn header_copy_bytes(records: usize) -> usize {
 }
 
 impl ExtentHeader {
-    /// Writes header, records and checksum to the start of `extent`, and their copy to its end.
+    /// Writes header, records and checksums to the start of `extent`, and their copy to its end.
     ///
     /// # Panics
     /// If the records do not fit.
-    pub fn write(&self, records: &[u64], extent: &mut [u8]) {
+    pub fn write(mut self, records: &[u64], extent: &mut [u8]) {
         assert_eq!(records.len(), usize::from(self.record_count));
+        self.contents_checksum = crc32c::crc32c(self.contents(extent).expect("the copy has space"));
         let header_bytes = usize::from(self.header_bytes);
         let area = &mut extent[..header_bytes];
         area.fill(0);
@@ -447,6 +453,20 @@ impl ExtentHeader {
         let checksum = crc32c::crc32c(&behind[at..]);
         let at = behind.len() - EXTENT_HEADER_BYTES + 4;
         behind[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// What lies between the header and the copy of this extent.
+    fn contents<'a>(&self, extent: &'a [u8]) -> Option<&'a [u8]> {
+        let copy = header_copy_bytes(usize::from(self.record_count));
+        extent.get(usize::from(self.header_bytes)..extent.len().checked_sub(copy)?)
+    }
+
+    /// Whether the extent has the contents that it was written with. A header may have landed without them.
+    #[must_use]
+    pub fn is_whole(&self, extent: &[u8]) -> bool {
+        extent.len() == self.extent_bytes as usize
+            && (self.contents(extent))
+                .is_some_and(|contents| crc32c::crc32c(contents) == self.contents_checksum)
     }
 
     /// The position in the header at the start of `extent`, even if the rest is damaged.
@@ -509,7 +529,7 @@ impl ExtentHeader {
             ring: self.ring.number(),
             reserved: 0,
             header_bytes: U16::new(self.header_bytes),
-            reserved_too: [0; 4],
+            contents_checksum: U32::new(self.contents_checksum),
         }
     }
 
@@ -548,6 +568,7 @@ impl ExtentHeader {
             shard: raw.shard.get(),
             ring,
             header_bytes: raw.header_bytes.get(),
+            contents_checksum: raw.contents_checksum.get(),
         })
     }
 }
@@ -628,6 +649,7 @@ mod tests {
             shard: 1,
             ring: Ring::Main,
             header_bytes: 256,
+            contents_checksum: crc32c::crc32c(&[0xaa; 4096 - 256 - header_copy_bytes(3)]),
         }
     }
 
@@ -665,6 +687,25 @@ mod tests {
             records(&extent, read.record_count).collect::<Vec<_>>(),
             some_records()
         );
+    }
+
+    #[test]
+    fn an_extent_is_whole_as_it_was_written() {
+        let mut extent = vec![0xaa; 4096];
+        header().write(&some_records(), &mut extent);
+        let header = ExtentHeader::parse(&extent, 512).expect("valid");
+        assert!(header.is_whole(&extent));
+        assert!(!header.is_whole(&extent[..4095]), "cut short");
+        for at in [256, 2000, 4095 - header_copy_bytes(3)] {
+            extent[at] ^= 1;
+            assert!(!header.is_whole(&extent), "byte {at}");
+            extent[at] ^= 1;
+        }
+        let hostile = ExtentHeader {
+            record_count: u16::MAX,
+            ..header
+        };
+        assert!(!hostile.is_whole(&extent));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::volume::STRIPE_BYTES;
 /// First eight bytes of a cache device.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FLAZCACH");
 /// The format version that this build reads and writes.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 const WHAT: &str = "superblock";
 const NUMBERS_EXPECTED: &str = "numbers that others can follow";
 /// Largest accepted generation: no cache is written that often.

@@ -7,20 +7,16 @@
 
 use std::cell::Cell;
 
-use flaz_codec::{CodecId, Decoders};
 use flaz_device::deadline::is_timeout;
 use flaz_device::{Device, DeviceError, IoBuf};
 
-use super::fragment;
-use crate::format::extent::{
-    ExtentHeader, FragmentIdentity, Packing, Record, RecordKind, fragment_checksum, records,
-};
+use crate::format::extent::{ExtentHeader, Record, records};
 use crate::format::layout::Layout;
 use crate::format::manifest::{ManifestEntry, RegionUse};
 use crate::format::summary::{Summary, SummaryExtent, check_extents, summary_bytes, summary_bytes_max};
 use crate::planted::{PlantedBug, planted};
 use crate::stats::count;
-use crate::units::{BLOCK_BYTES, Location, Sequence};
+use crate::units::Sequence;
 
 /// Bytes of the first read of a region's end: for the first regions, and the minimum and maximum for later ones, where the
 /// longest summary so far is used.
@@ -43,11 +39,6 @@ pub(crate) struct RegionPlace<'a> {
 }
 
 impl RegionPlace<'_> {
-    /// Start of the region in the shard's part of the device.
-    fn start(&self) -> u64 {
-        u64::from(self.number) * self.layout.region_bytes
-    }
-
     /// Start of the region on the device.
     pub(crate) fn device_offset(&self) -> u64 {
         self.layout.region_offset(self.shard, self.number)
@@ -416,12 +407,15 @@ impl<D: Device> Reader<'_, D> {
         placed && length && header.sequence > last.unwrap_or(self.entry.generation)
     }
 
-    /// Whether every fragment of an extent matches its header: a header may have landed without them.
+    /// Whether an extent has its contents: a header may have landed without them.
     async fn is_whole(&mut self, at: u64, header: &ExtentHeader) -> Result<bool, DeviceError> {
+        if planted(PlantedBug::TornExtentCounts) {
+            return Ok(true);
+        }
         let mut unreadable = None;
         for _ in 0..READS_MAX {
             match self.read(at, u64::from(header.extent_bytes)).await {
-                Ok(bytes) if self.are_whole(at, header, &bytes) => return Ok(true),
+                Ok(bytes) if header.is_whole(&bytes) => return Ok(true),
                 Ok(_) => unreadable = None,
                 Err(error) if is_timeout(&error) => return Err(error),
                 Err(error) => unreadable = Some(error),
@@ -429,58 +423,6 @@ impl<D: Device> Reader<'_, D> {
         }
         unreadable.map_or(Ok(false), Err)
     }
-
-    fn are_whole(&self, at: u64, header: &ExtentHeader, bytes: &[u8]) -> bool {
-        let mut within = usize::from(header.header_bytes);
-        let mut block_bytes = IoBuf::new(BLOCK_BYTES);
-        let mut decoders = Decoders::default();
-        for bits in records(bytes, header.record_count) {
-            let Ok(record) = Record::unpack(bits) else {
-                return false;
-            };
-            let place = record.place(within);
-            let Some(stored) = bytes.get(place.clone()) else {
-                return false;
-            };
-            if record.has_fragment() {
-                let start = self.place.start() + at + place.start as u64;
-                let whole = needs_no_proof(record, stored)
-                    || record.blocks().all(|block| {
-                        let identity = FragmentIdentity {
-                            cache: self.place.cache_id,
-                            block,
-                            location: Location::at(start),
-                            generation: header.generation,
-                        };
-                        is_note_of_loss(stored, &identity)
-                            || fragment::unpack(&mut decoders, stored, &identity, &mut block_bytes).is_ok()
-                    });
-                if !whole {
-                    return false;
-                }
-            }
-            within = place.end;
-        }
-        true
-    }
-}
-
-/// Whether a fragment counts unverified: it is clean, and needs a dictionary, which may be lost. A loss of clean blocks must not hide the
-/// dirty ones behind them. If the fragment has not landed, a read finds that, and its blocks are misses.
-fn needs_no_proof(record: Record, fragment: &[u8]) -> bool {
-    let is_dirty = matches!(record.kind, RecordKind::Fragment { dirty: true, .. });
-    let header = fragment::split(fragment).map(|(header, _)| header);
-    !planted(PlantedBug::DictionaryTrusted)
-        && !is_dirty
-        && header.is_ok_and(|header| CodecId(header.codec).dictionary().is_some())
-}
-
-/// Whether a valid fragment says that the contents of a dirty block are lost.
-fn is_note_of_loss(bytes: &[u8], identity: &FragmentIdentity) -> bool {
-    fragment::split(bytes).is_ok_and(|(header, stored)| {
-        let packing = Packing::of_one(stored.len() as u16, CodecId::LOST);
-        header.packing() == packing && header.checksum.get() == fragment_checksum(identity, packing, 0)
-    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use flaz_codec::CodecId;
 use flaz_device::{DeviceOp, Env};
 use flaz_sim::{DiskConfig, Rng};
 
@@ -10,6 +11,7 @@ use crate::policy::Ring;
 use crate::shard::errors::RecoverError;
 use crate::shard::log::{Append, Positions};
 use crate::shard::simulated::{Disks, append, contents, raw};
+use crate::units::BLOCK_BYTES;
 
 /// The damage to a region that was full and stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -409,6 +411,60 @@ fn a_note_that_a_block_is_lost_counts_with_its_checksum_alone() {
             let expected = damaged.then(|| data.clone());
             assert_eq!(contents(&second, 0).await, expected);
         });
+    }
+}
+
+/// An extent counts only with its contents, whatever they need to be decoded: a clean block that needs a dictionary, or one that was
+/// damaged before it moved here.
+#[test]
+fn an_extent_counts_if_its_contents_have_landed() {
+    let data: Vec<Vec<u8>> = (0..2)
+        .map(|seed| {
+            let mut data = vec![0; BLOCK_BYTES];
+            Rng::new(seed).fill(&mut data);
+            data
+        })
+        .collect();
+    let with_dictionary = Append::Packed {
+        codec: CodecId::ZSTD.with_dictionary(1),
+        stored: &data[1][..500],
+        plain_crc: 0,
+        dirty: false,
+    };
+    let damaged = Append::Packed {
+        codec: CodecId::RAW,
+        stored: &data[1],
+        plain_crc: 0,
+        dirty: true,
+    };
+    // For block 0; then a good one follows for block 1.
+    for what in [raw(&data[1]), with_dictionary, damaged] {
+        for torn in [false, true] {
+            let disks = Disks::new(8 << 20, GeometryOptions::default());
+            disks.sim.block_on(async {
+                let first = disks.shard(1);
+                append(&first, Ring::Main, 0, raw(&data[0]));
+                append(&first, Ring::Main, 1, raw(&data[0]));
+                assert!(first.make_log_stable().await);
+                let start = first.log.used_of_open(Ring::Main);
+                append(&first, Ring::Main, 0, what);
+                first.log.seal_all();
+                append(&first, Ring::Main, 1, raw(&data[1]));
+                first.log.seal_all();
+                first.pump_writes();
+                disks.env.sleep(Duration::from_secs(1)).await;
+                if torn {
+                    let region = first.log.open_numbers()[Ring::Main.index()];
+                    let extent = disks.region(region.expect("one is open")) + u64::from(start);
+                    disks.cache.flip_bit(extent + HEADER_BYTES_MIN as u64 + 300, 0);
+                }
+                let second = disks.recovered(2).await;
+                let version = usize::from(!torn);
+                assert_eq!(contents(&second, 1).await.as_ref(), Some(&data[version]));
+                let is_old = contents(&second, 0).await.as_ref() == Some(&data[0]);
+                assert_eq!(is_old, torn, "{what:?}");
+            });
+        }
     }
 }
 

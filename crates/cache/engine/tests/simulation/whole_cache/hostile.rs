@@ -82,13 +82,13 @@ fn absurd_superblocks_are_refused() {
     let cases = [
         (
             8,
-            u32s(9),
-            "made by an older flaz (format 9, this program has 10)",
+            u32s(10),
+            "made by an older flaz (format 10, this program has 11)",
         ),
         (
             8,
-            u32s(11),
-            "made by a newer flaz (format 11, this program has 10)",
+            u32s(12),
+            "made by a newer flaz (format 12, this program has 11)",
         ),
         (16, u64s(4), "features"),
         (40, u64s(u64::MAX), "generation"),

@@ -620,13 +620,3 @@ fn dirty_blocks_behind_a_dictionary_outlive_a_kill() {
 fn dirty_blocks_behind_a_damaged_dictionary_outlive_a_kill() {
     dirty_blocks_do_not_depend_on_a_dictionary(true);
 }
-
-#[cfg(feature = "planted-bugs")]
-#[test]
-fn dirty_blocks_that_depend_on_a_dictionary_are_noticed() {
-    use flaz_engine::planted::{PlantedBug, plant};
-    plant(Some(PlantedBug::DictionaryTrusted));
-    let outcome = std::panic::catch_unwind(|| dirty_blocks_do_not_depend_on_a_dictionary(true));
-    plant(None);
-    assert!(outcome.is_err(), "nothing notices that dirty blocks are lost");
-}

@@ -219,6 +219,7 @@ impl State {
             shard: self.identity.shard as u16,
             ring,
             header_bytes: extent.header_bytes as u16,
+            contents_checksum: 0,
         };
         header.write(&extent.records, &mut extent.buf);
         self.regions.add_used(open.number, len as u32);
