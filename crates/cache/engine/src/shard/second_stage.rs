@@ -130,14 +130,14 @@ impl SecondStage {
             Stored::Quickly | Stored::WithoutDictionary => FURTHER_SAVING_PART,
             Stored::Raw | Stored::Packed | Stored::Apart => SAVING_PART,
         };
-        let worth = now.is_some_and(|now| now + before / part <= before);
+        let worth = now.is_some_and(|now| saves(before, now, part));
         self.note(stored, worth);
         worth
     }
 
     /// Whether `now` bytes instead of `before` are worth it, for neighbours that are compressed together.
     pub(super) fn saves_together(before: usize, now: usize) -> bool {
-        now + before / FURTHER_SAVING_PART <= before
+        saves(before, now, FURTHER_SAVING_PART)
     }
 
     /// Whether the result was worth it counts for later fragments.
@@ -158,6 +158,11 @@ impl SecondStage {
             Stored::Apart => &self.apart,
         }
     }
+}
+
+/// Whether `now` bytes are less than `before` by at least one part in `part`.
+fn saves(before: usize, now: usize, part: usize) -> bool {
+    now + before / part <= before
 }
 
 /// The time budget for high effort, a token bucket. It lets reclaim keep up with writes, and limits high effort to a part of one
