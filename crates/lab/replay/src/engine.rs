@@ -109,6 +109,8 @@ pub struct Group {
 pub struct Outcome {
     /// The engine's own counts.
     pub stats: StatsSnapshot,
+    /// Mean number of cached blocks in the second half of the accesses. What the end of a trace leaves in the cache may be unusual.
+    pub cached_blocks_mean: f64,
     /// Index pages that were read between two accesses: by admission and reclaim.
     pub index_reads_between: u64,
     /// Operations of the origin.
@@ -196,15 +198,19 @@ pub fn replay(
         );
         let volume = CachedVolume::new(cache.shards(), Rc::clone(&base), origin_len, 0);
         let mut replay = Replay::new(setup, env, serving, shard, volume);
+        let mut cached = Vec::new();
         for (number, access) in accesses.into_iter().enumerate() {
             replay.access(&access).await.map_err(failed)?;
             if number % 4096 == 0 {
                 progress(number as u64);
+                cached.push(replay.shard.cached_blocks());
             }
         }
         let after = base.traffic();
+        let half = &cached[cached.len() / 2..];
         let outcome = replay.outcome(
             cache.stats(),
+            half.iter().sum::<u64>() as f64 / half.len().max(1) as f64,
             Traffic {
                 reads: after.reads - before.reads,
                 read_bytes: after.read_bytes - before.read_bytes,
@@ -291,9 +297,10 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn outcome(self, stats: StatsSnapshot, origin: Traffic) -> Outcome {
+    fn outcome(self, stats: StatsSnapshot, cached_blocks_mean: f64, origin: Traffic) -> Outcome {
         Outcome {
             stats,
+            cached_blocks_mean,
             index_reads_between: self.index_reads_between,
             origin,
             groups: self.groups,

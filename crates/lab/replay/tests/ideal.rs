@@ -92,7 +92,8 @@ fn the_engine_matches_the_ideal_hit_ratio() {
             PolicyKind::S3Fifo,
             CodecChoice::default(),
         )
-        .expect("the cache is large enough");
+        .expect("the cache is large enough")
+        .stats;
         let counts = &stats.counts;
         let engine = counts.hit_blocks as f64 / references.len() as f64;
         let model = ideal(&references, capacity as usize * factor);

@@ -36,7 +36,10 @@ fn compare(name: &str, trace: &Trace, policy: PolicyKind) -> Result<(), StudyErr
             .collect();
         sizes.sort_unstable();
         sizes.dedup();
-        let run = |blocks| replay(references, distinct, blocks, data, policy, CodecChoice::default());
+        let run = |blocks| {
+            let outcome = replay(references, distinct, blocks, data, policy, CodecChoice::default())?;
+            Ok::<_, StudyError>(outcome.stats)
+        };
         let outcomes: BTreeMap<u64, _> = thread::scope(|scope| {
             let halves = sizes.chunks(sizes.len().div_ceil(2));
             let threads: Vec<_> = halves

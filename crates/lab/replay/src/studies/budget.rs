@@ -78,7 +78,8 @@ fn print(name: &str, trace: &Trace, policy: PolicyKind) -> Result<(), StudyError
             policy,
             CodecChoice::default(),
             restriction,
-        )?;
+        )?
+        .stats;
         Ok::<_, StudyError>(Outcome::of(&stats))
     };
     let whole = with(policy, Restriction::default())?;

@@ -8,13 +8,12 @@ use std::time::{Duration, Instant};
 
 use flaz_codec::CodecChoice;
 use flaz_engine::policy::PolicyKind;
-use flaz_engine::stats::StatsSnapshot;
 use flaz_random::Random;
 use flaz_trace::Op;
 
 use super::known::Trace;
 use super::{Options, Selected, StudyError};
-use crate::engine::{Access, Restriction, Setup};
+use crate::engine::{Access, Outcome, Restriction, Setup};
 use crate::model::{Model, Seek};
 
 /// Number of random bytes in a block that LZ4 stores in 2048 bytes.
@@ -166,8 +165,8 @@ fn run_trace(name: &str, trace: &Trace, how: &How<'_>) -> Result<Vec<f64>, Study
             let started = Instant::now();
             let blocks = (trace.distinct as f64 * share) as u64;
             let distinct = trace.distinct as u64;
-            let stats = replay(&trace.references, distinct, blocks, data, how.policy, how.codec)?;
-            let counts = &stats.counts;
+            let outcome = replay(&trace.references, distinct, blocks, data, how.policy, how.codec)?;
+            let counts = &outcome.stats.counts;
             let hit_ratio = counts.hit_blocks as f64 / (counts.hit_blocks + counts.miss_blocks) as f64;
             let (mut table, mut difference) = ("-".to_owned(), "-".to_owned());
             if let Some(expected) = published(name, share, how.policy, data) {
@@ -184,7 +183,7 @@ fn run_trace(name: &str, trace: &Trace, how: &How<'_>) -> Result<Vec<f64>, Study
                 counts.cache_write_bytes as f64 / 4096.0 / references,
                 counts.reinserted_blocks as f64 / references,
                 counts.repacked_blocks as f64 / references,
-                stats.holdings.cached_blocks as f64 / blocks as f64,
+                outcome.cached_blocks_mean / blocks as f64,
                 counts.refused_queue_full,
                 started.elapsed().as_secs_f64(),
             );
@@ -252,7 +251,7 @@ pub fn replay(
     data: Data,
     policy: PolicyKind,
     codec: CodecChoice,
-) -> Result<StatsSnapshot, StudyError> {
+) -> Result<Outcome, StudyError> {
     let restriction = Restriction::default();
     replay_with(
         references,
@@ -274,7 +273,7 @@ pub(super) fn replay_with(
     policy: PolicyKind,
     codec: CodecChoice,
     restriction: Restriction,
-) -> Result<StatsSnapshot, StudyError> {
+) -> Result<Outcome, StudyError> {
     let instant = Model {
         latency: Duration::ZERO,
         seek: Seek::None,
@@ -308,7 +307,7 @@ pub(super) fn replay_with(
         follows: false,
         group: 0,
     });
-    Ok(crate::engine::replay(&setup, accesses, &mut |_| ())?.stats)
+    Ok(crate::engine::replay(&setup, accesses, &mut |_| ())?)
 }
 
 #[cfg(test)]
