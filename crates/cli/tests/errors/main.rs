@@ -115,6 +115,14 @@ impl Served {
     }
 }
 
+/// A test that fails leaves no server behind.
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 struct Ran {
     line: String,
     output: Output,

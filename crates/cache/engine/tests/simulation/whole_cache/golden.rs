@@ -1,16 +1,20 @@
 //! Golden images of the format.
 //!
-//! `raw.img.zst` is written again byte for byte, `codecs.img.zst` and `groups.img.zst` are only read (the output of a codec may change
-//! with its library, the decoded data must not). After an intended change of format, with a new version: `FLAZ_BLESS=1 cargo test -p
+//! `raw.img.zst` is written again byte for byte. `codecs.img.zst`, `groups.img.zst` and `dictionary.img.zst` are only read (the output of
+//! a codec may change with its library, the decoded data must not). After an intended change of format, with a new version: `FLAZ_BLESS=1 cargo test -p
 //! flaz-engine --test simulation golden`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flaz_codec::Dictionary;
+use flaz_device::{Device, IoBuf};
 use flaz_engine::cache::{Start, read_superblock, write_superblock};
-
 use flaz_engine::check::{Finding, Object};
+use flaz_engine::format::dictionary::{DictionarySlot, StoredDictionary};
+use flaz_engine::format::geometry::GeometryOptions;
+use flaz_engine::format::superblock::Superblock;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::units::Epoch;
 use flaz_engine::volume::Volume;
@@ -241,14 +245,25 @@ fn origin_of_groups(number: u64, block: &mut [u8; 4096]) {
     }
 }
 
-fn make_groups() -> SimDisk {
+/// The same blocks with a dictionary, or without.
+fn make_groups(dictionary: bool) -> SimDisk {
     let origin = DiskConfig {
         read_latency: Duration::from_millis(2)..=Duration::from_millis(2),
         ..filled_disk(8 * ORIGIN_LEN, origin_of_groups)
     };
     let rig = Rig::new(1, origin, plain_disk(SMALLEST_LEN));
-    rig.create(8 * ORIGIN_LEN, SMALLEST);
+    let dictionary_bytes = dictionary.then_some(4 << 10);
+    let superblock = rig.create(
+        8 * ORIGIN_LEN,
+        GeometryOptions {
+            dictionary_bytes,
+            ..SMALLEST
+        },
+    );
     rig.sim.block_on(async {
+        if dictionary {
+            store_dictionary(&rig.disk, &superblock).await;
+        }
         let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
         let mut next = GROUPED;
         while open.cache.stats().counts.grouped_blocks < GROUPED - 6 {
@@ -279,12 +294,44 @@ fn make_groups() -> SimDisk {
     rig.disk
 }
 
+/// Stores a dictionary of the used blocks as the first one.
+async fn store_dictionary(disk: &SimDisk, superblock: &Superblock) {
+    let mut blocks = vec![0; 64 * BLOCK as usize];
+    for (number, block) in (0..).zip(blocks.as_chunks_mut().0) {
+        origin_of_groups(number % GROUPED, block);
+    }
+    let contents = Dictionary::train(&blocks, BLOCK as usize, 4000);
+    let slot = DictionarySlot {
+        cache: superblock.cache_id(),
+        shard: 0,
+        number: 0,
+    };
+    let stored = StoredDictionary {
+        generation: 1,
+        contents: contents.expect("they have something in common"),
+    };
+    let mut bytes = stored.to_bytes(slot);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    let at = superblock.geometry.dictionary_offset(0, 0);
+    let written = disk.write_at(at, IoBuf::copy_of(&bytes), true).await;
+    written.1.expect("the disk is well");
+}
+
 #[test]
 fn groups_are_read() {
-    bless("groups.img.zst", &make_groups());
-    let (name, origin_len) = ("groups.img.zst", 8 * ORIGIN_LEN);
-    let findings = check_stored(name, &["group-zstd"], origin_len, GROUPED, expected_grouped);
-    let members = findings.iter().filter(|finding| finding.kind == "group-zstd");
+    bless("groups.img.zst", &make_groups(false));
+    check_groups("groups.img.zst", "group-zstd");
+}
+
+#[test]
+fn groups_with_a_dictionary_are_read() {
+    bless("dictionary.img.zst", &make_groups(true));
+    check_groups("dictionary.img.zst", "group-zstd-dictionary");
+}
+
+fn check_groups(name: &str, kind: &str) {
+    let findings = check_stored(name, &[kind], 8 * ORIGIN_LEN, GROUPED, expected_grouped);
+    let members = findings.iter().filter(|finding| finding.kind == kind);
     let members: BTreeMap<u64, bool> = members
         .filter_map(|finding| match finding.object {
             Ok(Object::Fragment { block, live, .. }) => Some((block.0, live == Some(true))),
