@@ -4,7 +4,11 @@
 #
 #   record.sh postmark|postmark-x4|tpch-q3|tpch-q11|tpch-q14 FILE.flaztrace.zst
 #
-# FLAZ: the program (target/release/flaz); MEMORY_MIB: memory of the load with its page cache.
+# Variables, with their defaults:
+#   FLAZ          the program (target/release/flaz)
+#   FILES         PostMark: number of files, and of transactions, of all instances together (4000)
+#   SCALE_FACTOR  TPC-H: scale factor (0.1; the recording of query 11 in this folder has 0.3)
+#   MEMORY_MIB    memory of the load with its page cache, in MiB (PostMark: 16, of all instances together; TPC-H: 48)
 set -euo pipefail
 
 load=${1:?a load: postmark, postmark-x4, tpch-q3, tpch-q11 or tpch-q14}
@@ -145,7 +149,7 @@ case $load in
         count=1
         [ "$load" = postmark-x4 ] && count=4
         for number in $(seq "$count"); do
-            postmark_instance "pm$number" $((${FILES:-8000} / count)) "$number"
+            postmark_instance "pm$number" $((${FILES:-4000} / count)) "$number"
         done
         prepare 1G true
         begin

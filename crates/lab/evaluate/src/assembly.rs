@@ -68,7 +68,8 @@ pub(crate) async fn open<E: Env>(
         shard_count: Some(1),
         threads: None,
         index_memory: None,
-        // The contents are made to the recorded sizes, so they have nothing in common.
+        // Blocks of the same recorded sizes share four generated contents. A dictionary would hold such contents whole, and gain more
+        // than one of real data.
         dictionary_bytes: Some(0),
     };
     // Metadata is not part of the capacity.

@@ -28,6 +28,7 @@ const ZEROS_TO_TWO: f64 = 421.0;
 const RANDOM_TO_TWO: f64 = 115.0;
 const RANDOM_TO_ONE: f64 = 65.0;
 const READ_OF_ONE: f64 = 200.0;
+
 /// What a figure is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -238,8 +239,8 @@ fn excluded(row: &Row<'_>, rows: &[Row<'_>], device: &Description) -> Option<(St
     None
 }
 
-/// Microseconds of the host for a byte between two records, in which no drive works: what reads of data that stores nothing take beyond
-/// the link. The numbers of reads are those of the SF-1222, so this is the host of that campaign; the other host is not described.
+/// Microseconds of the host for a byte between two records, in which no drive works: what reads take beyond
+/// the link, extrapolated to data that stores nothing. The numbers of reads are those of the SF-1222, so this is the host of that campaign; the other host is not described.
 fn host_us_per_byte(device: &Description) -> f64 {
     device.link.read_us_per_kib / 1024.0 - 1.0 / device.link.read_mb_per_s
 }
@@ -260,9 +261,9 @@ fn raid(device: &Description) -> Campaign {
         within_pct: RAID_WITHIN_PCT,
         fitted: vec![
             "Fitted: the program time of the flash (1.925 ms) to 65 MB/s of random data on one drive. Nothing else is.",
-            "From the reads of the SF-1222: their two numbers, and 0.57 ns a byte of the host between two records, the time of \
-             reads of data that stores nothing (4.08 ns) less that of the link (3.51 ns, the maker's 285 MB/s). The host of this \
-             campaign is not described.",
+            "From the reads of the SF-1222: their two numbers, and 0.57 ns a byte of the host between two records, their time \
+             extrapolated to data that stores nothing (4.08 ns) less that of the link (3.51 ns, the maker's 285 MB/s). The host of \
+             this campaign is not described; docs/lab.md has other ways to estimate it.",
             "From the maker: 275 MB/s of the link for writes.",
         ],
         figures: Vec::new(),
