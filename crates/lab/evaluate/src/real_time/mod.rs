@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `client` | sends the requests of a load as they were recorded, over a socket |
 //! | [`here`] | the times of this machine's cores, for the same cells in virtual time |
+//! | `usual` | the runtime, without the high effort that virtual time does not have |
 //!
 //! Server and client are two threads of this process, connected by a pair of Unix sockets. A machine that does something else meanwhile
 //! makes a cell slower, which virtual time does not show.
 
 mod client;
 pub mod here;
+mod usual;
 
 use std::io;
 use std::num::NonZeroU64;
@@ -31,6 +33,7 @@ use crate::cell::{CellError, Measured, PAUSE, Setup};
 use crate::contents::Contents;
 use crate::workload::Workload;
 use client::{Pass, Replayer};
+use usual::Usual;
 
 /// How long the server takes at most to notice that its client has left, and how often this is checked.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
@@ -58,8 +61,8 @@ fn passes(
         // Without it, every operation of a modelled device takes up to 50 us more.
         rustix::thread::set_current_timer_slack(Some(TIMER_SLACK)).map_err(|it| it.to_string())?;
         runtime.block_on(async {
-            let origin = assembly::origin(&Rt, workload, setup, contents);
-            let cache = assembly::open(&Rt, setup, &origin).await?;
+            let origin = assembly::origin(&Usual, workload, setup, contents);
+            let cache = assembly::open(&Usual, setup, &origin).await?;
             let shards = cache.shards();
             let volume = CachedVolume::new(shards, Rc::new(origin), workload.origin_bytes(), 0);
             let shutdown = Shutdown::new();
@@ -96,7 +99,7 @@ fn connect(volume: impl Volume, shutdown: &Shutdown) -> io::Result<UnixStream> {
 
 /// The passes of the client, and what the engine counts meanwhile.
 async fn replay(
-    cache: &LocalCache<OnMachine<Rt>>,
+    cache: &LocalCache<OnMachine<Usual>>,
     socket: UnixStream,
     workload: &Workload,
     contents: &Arc<Contents>,
