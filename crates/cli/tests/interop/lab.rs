@@ -2,7 +2,7 @@
 //!
 //! A busy machine makes the device slower, never faster. So the device is slower than the modelled drive, lower limits of BS ratios
 //! hold always, and the ratios of two rates hold in one of several attempts. How near they are to published ones is tested in
-//! virtual time (`crates/lab/tests`).
+//! virtual time (`crates/lab/models/tests/tools.rs`).
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,11 @@ use serde_json::Value;
 use crate::support::disk::wait_ready;
 use crate::support::{Program, Scratch, need};
 
-const TOOLS: &[(&str, &str)] = &[("nbdfuse", "libnbd-bin"), ("fusermount3", "fuse3")];
+const TOOLS: &[(&str, &str)] = &[
+    ("nbdfuse", "libnbd-bin"),
+    ("fusermount3", "fuse3"),
+    ("fio", "fio"),
+];
 /// Factor of the times of the device.
 const SLOWDOWN: f64 = 2.0;
 /// Rounds per attempt, and attempts: four are sufficient on an idle machine.
@@ -141,15 +145,15 @@ fn finding<'a>(found: &'a Value, question: &str, field: &str) -> &'a str {
     finding.map_or("not asked", |finding| finding[field].as_str().expect("a text"))
 }
 
-/// What `claim` says about writes of zeros and of random data, in this order.
-fn bs_ratios(ssd: &Ssd, scratch: &Scratch) -> [f64; 2] {
+/// What `claim` says about a rate of the maker for this test, with zeros and with random data, in this order.
+fn bs_ratios(ssd: &Ssd, scratch: &Scratch, test: &str, mb_per_s: f64) -> [f64; 2] {
     let results = scratch.image("results.json");
     let results = results.to_string_lossy();
     ssd.bench(&format!(
-        "run --tests write --levels zeros,random --records 1MiB --size 8MiB --runs 3 --pool 16MiB --output {results}"
+        "run --tests {test} --levels zeros,random --records 1MiB --size 8MiB --runs 3 --pool 16MiB --output {results}"
     ));
     // The rated speed, as much slower as the device is.
-    let claim = format!("write={}MB/s", 275.0 / SLOWDOWN);
+    let claim = format!("{test}={}MB/s", mb_per_s / SLOWDOWN);
     let json = Program::flaz()
         .words(&format!("bench claim {results} --json --claim {claim}"))
         .ok();
@@ -171,7 +175,7 @@ fn bs_ratios(ssd: &Ssd, scratch: &Scratch) -> [f64; 2] {
 fn attempt(ssd: &Ssd, scratch: &Scratch, is_expected: impl Fn([f64; 2]) -> bool) {
     let mut found = Vec::new();
     for _ in 0..CAMPAIGNS_MAX {
-        let ratios = bs_ratios(ssd, scratch);
+        let ratios = bs_ratios(ssd, scratch, "write", 275.0);
         if is_expected(ratios) {
             return;
         }
@@ -206,6 +210,13 @@ fn a_compressing_ssd_is_found_out() {
         random > 1.8 * zeros
     };
     attempt(&ssd, &scratch, exaggerated);
+    // By the model of reads, 1.2 and 1.45.
+    let [zeros, random] = bs_ratios(&ssd, &scratch, "read", 285.0);
+    assert!(
+        zeros > 1.1 && random > 1.35,
+        "faster than the drive: {zeros}, {random}"
+    );
+    other_programs_write_to(&ssd);
     let rows = ssd.stop();
     let last = rows.last().expect("a row at the end");
     let (host, flash) = (last[1], last[3]);
@@ -213,6 +224,19 @@ fn a_compressing_ssd_is_found_out() {
         host > 50e6 && flash > 0.2 * host && flash < 1.2 * host,
         "{last:?}"
     );
+}
+
+/// What fio writes is what it reads, and dd is content.
+fn other_programs_write_to(ssd: &Ssd) {
+    let file = ssd.file();
+    let options = "--name=verify --rw=randwrite --bs=64k --size=8m --ioengine=psync --direct=0 --end_fsync=1 --verify=crc32c \
+                   --do_verify=1 --verify_fatal=1 --verify_state_save=0";
+    Program::new("fio")
+        .words(&format!("{options} --filename={file}"))
+        .ok();
+    Program::new("dd")
+        .words(&format!("if=/dev/zero of={file} bs=1M count=8 conv=notrunc,fsync status=none"))
+        .ok();
 }
 
 #[test]

@@ -207,6 +207,7 @@ pub fn replay(
             }
         }
         let after = base.traffic();
+        cached.push(replay.shard.cached_blocks());
         let half = &cached[cached.len() / 2..];
         let outcome = replay.outcome(
             cache.stats(),
