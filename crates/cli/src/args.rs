@@ -149,7 +149,7 @@ pub struct CreateArgs {
     pub shared: bool,
     /// Codec for new blocks
     // The codec registry provides the text, so that a new codec is one file.
-    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", CodecChoice::choices()))]
+    #[arg(long, value_name = "CODEC", default_value = "auto", help = format!("Codec for new blocks: {}", CodecChoice::choices()))]
     pub codec: CodecChoice,
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]

@@ -111,7 +111,7 @@ impl CodecChoice {
     /// All choices, for a sentence.
     #[must_use]
     pub fn choices() -> String {
-        format!("{AUTO} (lz4, and zstd if processors have time), {}", choices())
+        format!("{AUTO} (lz4, and zstd where that pays), {}", choices())
     }
 }
 

@@ -232,6 +232,7 @@ impl PlantedBug {
                 | Self::DirtyVoidedUnstable
                 | Self::ReclaimedBeforeClean
                 | Self::IntendedDirtyDropped
+                | Self::TornExtentCounts
                 | Self::CleanedForgotten
                 | Self::PassEndsLate
         )

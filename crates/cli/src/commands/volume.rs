@@ -76,7 +76,7 @@ pub struct AddArgs {
     #[arg(long, value_name = "ORIGIN")]
     pub origin: PathBuf,
     /// Codec for new blocks
-    #[arg(long, value_name = "CODEC", default_value = "lz4", help = format!("Codec for new blocks: {}", CodecChoice::choices()))]
+    #[arg(long, value_name = "CODEC", default_value = "auto", help = format!("Codec for new blocks: {}", CodecChoice::choices()))]
     pub codec: CodecChoice,
     /// Size of a full extent, the unit of cache-device writes: 32KiB to 256KiB, a power of two
     #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = extent_size)]

@@ -320,6 +320,17 @@ pub fn extent(data: &[u8]) {
     );
     assert_eq!(ExtentHeader::parse_copy(&again, longest), Ok((written, listed)));
     let _ = header.is_whole(&bytes);
+    let of_length = ExtentHeader {
+        extent_bytes: again.len() as u32,
+        ..written
+    };
+    assert!(of_length.is_whole(&again), "as it was written");
+    let at = usize::from(written.header_bytes);
+    let end = again.len() - header_copy_bytes(written.record_count.into());
+    if at < end {
+        again[at + (end - at) / 2] ^= 1;
+        assert!(!of_length.is_whole(&again), "a bit is wrong");
+    }
 }
 
 /// Restores the block of a group that the target asks for; false: it is not there.

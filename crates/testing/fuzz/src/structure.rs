@@ -212,6 +212,7 @@ pub fn fields(kind: Kind, bytes: &[u8]) -> Vec<(usize, usize)> {
                 (54, 2),
                 (56, 1),
                 (58, 2),
+                (60, 4),
             ]);
             let records = usize::from(u16::from_le_bytes([bytes[52], bytes[53]])).min(8);
             all.extend((0..records).flat_map(|i| record(EXTENT_HEADER_BYTES + i * RECORD_BYTES)));

@@ -82,7 +82,7 @@ impl<P: Platform> Shard<P> {
         }
         let image = self.fit_image().await?;
         // In a cache with an area for index pages, the next start may read the log.
-        if self.must_be_whole() || self.id.layout.index_bytes > 0 {
+        if self.permits_dirty() || self.id.layout.index_bytes > 0 {
             self.write_whole_manifest().await.map_err(device)?;
         }
         let wanted = image.len().div_ceil(self.id.layout.region_bytes as usize);

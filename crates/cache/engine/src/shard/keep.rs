@@ -216,7 +216,9 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// What stores a block as its fragment in `bytes` is. `None`: it is damaged. Whether the fragment was `verified` is kept.
+    /// What stores a block as its fragment in `bytes` is. `None`: it is a group, or damaged. Damage of a clean block moves with it, and
+    /// makes the block a miss. A dirty block is verified, because a read that fails its checks can be repeated now, and not later.
+    /// Whether it was `verified` is kept.
     fn as_it_is<'a>(
         &self,
         block: BlockNumber,
@@ -234,7 +236,7 @@ impl<P: Platform> Shard<P> {
             return None;
         }
         let from = self.log.identity_at(block, location);
-        if self.must_be_whole() && !*verified {
+        if dirty && !*verified {
             let mut block = IoBuf::new(BLOCK_BYTES);
             self.codecs.unpack(bytes, &from, &mut block).ok()?;
             *verified = true;
@@ -272,10 +274,7 @@ impl<P: Platform> Shard<P> {
             plain_crcs: &group.plain_crcs,
             live: named(PlantedBug::OvertakenMemberGrouped, live, group.members),
         };
-        if self
-            .store_together(&group.blocks, what, group.members, true)
-            .await
-        {
+        if self.store_together(&group.blocks, what, group.members).await {
             let blocks = group.blocks.len() as u64;
             count(&self.stats.counters.repacked_blocks, blocks);
             count(&self.stats.counters.grouped_blocks, blocks);
@@ -297,39 +296,25 @@ impl<P: Platform> Shard<P> {
             return;
         }
         let from = self.identity_of(&blocks[0]);
-        let mut blocks = blocks.to_vec();
-        let verified = self.must_be_whole();
-        if verified {
-            let identities: Vec<_> = blocks.iter().map(|block| self.identity_of(block)).collect();
-            let restored =
-                (self.codecs).decode(|decoders| fragment::unpack_members(decoders, bytes, &identities));
-            let mut whole = restored.iter().map(Result::is_ok);
-            blocks.retain(|_| whole.next() == Some(true));
-            let damaged = restored.len() - blocks.len();
-            count(&self.stats.counters.checksum_failures, damaged as u64);
-        }
         let what = |live| Append::MovedGroup {
             header,
             stored,
             from,
             live: named(PlantedBug::DeadMemberMoved, live, group.members),
         };
-        self.store_together(&blocks, what, group.members, verified).await;
+        self.store_together(blocks, what, group.members).await;
     }
 
-    /// Appends one record for those of `blocks` that have not changed; there may be none, if all are damaged. Blocks that were not
-    /// `verified` are dropped if dirty blocks may follow them meanwhile: damage would hide those after a crash.
+    /// Appends one record for those of `blocks`, at least one, that have not changed.
     async fn store_together<'a>(
         self: &Rc<Self>,
         blocks: &[Survivor],
         what: impl Fn(Members) -> Append<'a>,
         members: Members,
-        verified: bool,
     ) -> bool {
-        let Some(first) = blocks.first() else { return false };
         loop {
-            self.load_four(first.block).await;
-            if self.is_refused(false) || !verified && self.must_be_whole() {
+            self.load_four(blocks[0].block).await;
+            if self.is_refused(false) {
                 return false;
             }
             let (still, live) = self.still_clean(blocks.iter());
@@ -354,24 +339,5 @@ impl<P: Platform> Shard<P> {
                 return false;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::format::geometry::GeometryOptions;
-    use crate::shard::simulated::Disks;
-
-    /// In write-back, a group that is damaged as a whole has no block left when it is moved.
-    #[test]
-    fn nothing_is_stored_for_a_group_without_whole_members() {
-        let disks = Disks::new(4 << 20, GeometryOptions::default());
-        disks.sim.block_on(async {
-            let shard = disks.shard(1);
-            let members = Members::from_bits(0xf).expect("four");
-            let what = |_| unreachable!("there is nothing to append");
-            assert!(!shard.store_together(&[], what, members, true).await);
-        });
     }
 }

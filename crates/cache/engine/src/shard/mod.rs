@@ -378,9 +378,8 @@ impl<P: Platform> Shard<P> {
         self.id.number
     }
 
-    /// Whether reclaim must verify the fragments that it moves. Recovery takes an extent with a damaged fragment for a torn
-    /// one and ignores the rest of an open region: dirty blocks there would be lost.
-    fn must_be_whole(&self) -> bool {
+    /// Whether some block is dirty, or may become dirty.
+    fn permits_dirty(&self) -> bool {
         self.writeback.is_permitted() || self.writeback.has_dirty_records()
     }
 

@@ -160,7 +160,7 @@ impl SecondStage {
     }
 }
 
-/// Whether `now` bytes are less than `before` by at least one part in `part`.
+/// Whether `now` bytes are less than `before` by at least `before / part`.
 fn saves(before: usize, now: usize, part: usize) -> bool {
     now + before / part <= before
 }

@@ -37,14 +37,7 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Sets whether the superblock, stable, permits dirty blocks. Without that, write-back acts as write-through.
-    pub fn permit_write_back(self: &Rc<Self>, permitted: bool) {
-        let was_careful = self.must_be_whole();
+    pub fn permit_write_back(&self, permitted: bool) {
         self.writeback.permit(permitted);
-        if permitted && !was_careful {
-            // Until now reclaim moved fragments unverified: see `must_be_whole`. No dirty block may follow those in a
-            // region.
-            self.log.close_regions();
-            self.pump_writes();
-        }
     }
 }

@@ -243,6 +243,7 @@ impl SegmentLog {
     }
 
     /// Closes both open regions. Neither waits for space: that of the summary is reserved.
+    #[cfg(test)]
     pub(super) fn close_regions(&self) {
         self.state.borrow_mut().close_regions();
     }

@@ -385,37 +385,8 @@ fn a_summary_whose_sectors_cannot_be_read_is_not_needed() {
     assert!(tight > 0, "there always is");
 }
 
-/// Otherwise it is not a fragment of this location, but left there by another extent.
-#[test]
-fn a_note_that_a_block_is_lost_counts_with_its_checksum_alone() {
-    let mut data = vec![0; BLOCK_BYTES];
-    Rng::new(1).fill(&mut data);
-    for damaged in [false, true] {
-        let disks = Disks::new(8 << 20, GeometryOptions::default());
-        disks.sim.block_on(async {
-            let first = disks.shard(1);
-            append(&first, Ring::Main, 0, raw(&data));
-            assert!(first.make_log_stable().await);
-            let note = first.log.used_of_open(Ring::Main);
-            append(&first, Ring::Main, 0, Append::LOST);
-            first.log.seal_all();
-            first.pump_writes();
-            disks.env.sleep(Duration::from_secs(1)).await;
-            if damaged {
-                let region = first.log.open_numbers()[Ring::Main.index()];
-                let extent = disks.region(region.expect("one is open")) + u64::from(note);
-                // The extent before had one record, so this one has a short header.
-                disks.cache.flip_bit(extent + HEADER_BYTES_MIN as u64, 0);
-            }
-            let second = disks.recovered(2).await;
-            let expected = damaged.then(|| data.clone());
-            assert_eq!(contents(&second, 0).await, expected);
-        });
-    }
-}
-
-/// An extent counts only with its contents, whatever they need to be decoded: a clean block that needs a dictionary, or one that was
-/// damaged before it moved here.
+/// An extent counts only with its contents, whether they can be decoded or not: a clean block that needs a dictionary, one that was
+/// damaged before it moved here, a note that a block is lost.
 #[test]
 fn an_extent_counts_if_its_contents_have_landed() {
     let data: Vec<Vec<u8>> = (0..2)
@@ -438,7 +409,7 @@ fn an_extent_counts_if_its_contents_have_landed() {
         dirty: true,
     };
     // For block 0; then a good one follows for block 1.
-    for what in [raw(&data[1]), with_dictionary, damaged] {
+    for what in [raw(&data[1]), with_dictionary, damaged, Append::LOST] {
         for torn in [false, true] {
             let disks = Disks::new(8 << 20, GeometryOptions::default());
             disks.sim.block_on(async {

@@ -49,7 +49,7 @@ const KNOWN: &[Known] = &[
     (PlantedBug::OriginComparedIntended, 0),
     (PlantedBug::IntendedKept, 0),
     (PlantedBug::RecordsOutOfOrder, 0),
-    (PlantedBug::TornExtentCounts, 0),
+    (PlantedBug::TornExtentCounts, 32),
     (PlantedBug::TombstonesForgotten, 0),
     (PlantedBug::RegionNotVoided, 4),
     (PlantedBug::FullUnflushed, 5),

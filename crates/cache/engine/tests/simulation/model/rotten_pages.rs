@@ -54,7 +54,7 @@ fn index_pages_that_are_rebuilt_wrongly_are_found() {
         PlantedBug::RebuiltFromDevice,
     ] {
         plant(Some(bug));
-        let outcome = std::panic::catch_unwind(|| rotten_runs(600));
+        let outcome = std::panic::catch_unwind(|| rotten_runs(3000));
         plant(None);
         assert!(outcome.is_err(), "{bug:?} is not found");
     }

@@ -285,6 +285,7 @@ impl State {
     }
 
     /// Closes both open regions. Neither waits for space: that of the summary is reserved.
+    #[cfg(test)]
     pub(in crate::shard::log) fn close_regions(&mut self) {
         for ring in Ring::ALL {
             self.close_if_used(ring);

@@ -685,8 +685,8 @@ fn assert_kept(world: &World, seed: u64) {
     });
 }
 
-/// Reclaim stores hot clean blocks again before any block is dirty, some of them rotten. Recovery reads an open region up
-/// to the damage: dirty blocks beyond it would be lost.
+/// Reclaim stores hot clean blocks again before any block is dirty, some of them rotten. If recovery took an extent with them for a torn
+/// one, dirty blocks beyond it would be lost.
 #[test]
 fn bit_rot_before_the_first_dirty_block_hides_none() {
     let world = hot_world(6, Mode::WriteBack);
