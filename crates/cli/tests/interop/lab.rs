@@ -235,7 +235,9 @@ fn other_programs_write_to(ssd: &Ssd) {
         .words(&format!("{options} --filename={file}"))
         .ok();
     Program::new("dd")
-        .words(&format!("if=/dev/zero of={file} bs=1M count=8 conv=notrunc,fsync status=none"))
+        .words(&format!(
+            "if=/dev/zero of={file} bs=1M count=8 conv=notrunc,fsync status=none"
+        ))
         .ok();
 }
 

@@ -104,13 +104,41 @@ pub struct Group {
     pub hits: u64,
 }
 
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Held {
+    /// Cached blocks.
+    pub blocks: f64,
+    /// Cached bytes per byte of the log in use: where a cache is not full, its free regions would hold as much.
+    pub bytes_per_used_byte: f64,
+}
+
+impl Held {
+    fn now(shard: &Shard<Simulated>) -> Self {
+        let holdings = shard.stats().holdings;
+        let bytes = holdings.cached_blocks * BLOCK_BYTES as u64;
+        Self {
+            blocks: holdings.cached_blocks as f64,
+            bytes_per_used_byte: bytes as f64 / holdings.used_bytes.max(1) as f64,
+        }
+    }
+
+    fn mean(of: &[Self]) -> Self {
+        let mean = |value: fn(&Self) -> f64| of.iter().map(value).sum::<f64>() / of.len().max(1) as f64;
+        Self {
+            blocks: mean(|it| it.blocks),
+            bytes_per_used_byte: mean(|it| it.bytes_per_used_byte),
+        }
+    }
+}
+
 /// What was counted.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The engine's own counts.
     pub stats: StatsSnapshot,
-    /// Mean number of cached blocks in the second half of the accesses. What the end of a trace leaves in the cache may be unusual.
-    pub cached_blocks_mean: f64,
+    /// What the cache held in the second half of the accesses, on average. What the end of a trace leaves in it may be unusual.
+    pub held: Held,
     /// Index pages that were read between two accesses: by admission and reclaim.
     pub index_reads_between: u64,
     /// Operations of the origin.
@@ -198,20 +226,19 @@ pub fn replay(
         );
         let volume = CachedVolume::new(cache.shards(), Rc::clone(&base), origin_len, 0);
         let mut replay = Replay::new(setup, env, serving, shard, volume);
-        let mut cached = Vec::new();
+        let mut held = Vec::new();
         for (number, access) in accesses.into_iter().enumerate() {
             replay.access(&access).await.map_err(failed)?;
             if number % 4096 == 0 {
                 progress(number as u64);
-                cached.push(replay.shard.cached_blocks());
+                held.push(Held::now(&replay.shard));
             }
         }
         let after = base.traffic();
-        cached.push(replay.shard.cached_blocks());
-        let half = &cached[cached.len() / 2..];
+        held.push(Held::now(&replay.shard));
         let outcome = replay.outcome(
             cache.stats(),
-            half.iter().sum::<u64>() as f64 / half.len().max(1) as f64,
+            Held::mean(&held[held.len() / 2..]),
             Traffic {
                 reads: after.reads - before.reads,
                 read_bytes: after.read_bytes - before.read_bytes,
@@ -298,10 +325,10 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn outcome(self, stats: StatsSnapshot, cached_blocks_mean: f64, origin: Traffic) -> Outcome {
+    fn outcome(self, stats: StatsSnapshot, held: Held, origin: Traffic) -> Outcome {
         Outcome {
             stats,
-            cached_blocks_mean,
+            held,
             index_reads_between: self.index_reads_between,
             origin,
             groups: self.groups,

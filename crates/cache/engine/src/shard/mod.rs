@@ -412,12 +412,6 @@ impl<P: Platform> Shard<P> {
         self.stats.counters.counts()
     }
 
-    /// Number of cached blocks.
-    #[must_use]
-    pub fn cached_blocks(&self) -> u64 {
-        self.map.len() as u64
-    }
-
     /// The number of jobs in the admission queue, including the running one.
     #[must_use]
     pub fn admissions_waiting(&self) -> u64 {

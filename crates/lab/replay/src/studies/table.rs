@@ -113,7 +113,7 @@ pub fn run(options: &Options, codec: CodecChoice, contents: Option<&Path>) -> Re
         options.policy, codec
     );
     println!(
-        "trace         share  data   hit ratio  table   diff    SSD blocks/ref  reinserted  again  capacity  full-queue  seconds"
+        "trace         share  data   hit ratio  table   diff    SSD blocks/ref  reinserted  again  capacity  in use  full-queue  seconds"
     );
     let all = match contents {
         Some(path) => vec![Data::Real(file(path)?)],
@@ -175,7 +175,7 @@ fn run_trace(name: &str, trace: &Trace, how: &How<'_>) -> Result<Vec<f64>, Study
                 difference = format!("{:+.3}", hit_ratio - expected);
             }
             println!(
-                "{:<13} {:>4.0} %  {:<5}  {:>9.3}  {table:>5}  {difference:>6}  {:>14.3}  {:>10.3}  {:>5.3}  {:>8.3}  {:>10}  {:>7.1}",
+                "{:<13} {:>4.0} %  {:<5}  {:>9.3}  {table:>5}  {difference:>6}  {:>14.3}  {:>10.3}  {:>5.3}  {:>8.3}  {:>6.3}  {:>10}  {:>7.1}",
                 name,
                 share * 100.0,
                 data.name(),
@@ -183,7 +183,8 @@ fn run_trace(name: &str, trace: &Trace, how: &How<'_>) -> Result<Vec<f64>, Study
                 counts.cache_write_bytes as f64 / 4096.0 / references,
                 counts.reinserted_blocks as f64 / references,
                 counts.repacked_blocks as f64 / references,
-                outcome.cached_blocks_mean / blocks as f64,
+                outcome.held.blocks / blocks as f64,
+                outcome.held.bytes_per_used_byte,
                 counts.refused_queue_full,
                 started.elapsed().as_secs_f64(),
             );
