@@ -42,8 +42,8 @@ for disk in raw ublk-origin nbd-origin; do
 done
 udevadm settle
 
-flaz create /dev/mapper/ublk-ssd --origin /dev/mapper/ublk-origin >/dev/null 2>&1
-flaz create /dev/mapper/nbd-ssd --origin /dev/mapper/nbd-origin >/dev/null 2>&1
+flaz create /dev/mapper/ublk-ssd --codec lz4 --origin /dev/mapper/ublk-origin >/dev/null 2>&1
+flaz create /dev/mapper/nbd-ssd --codec lz4 --origin /dev/mapper/nbd-origin >/dev/null 2>&1
 flaz serve /dev/mapper/ublk-ssd --ublk=disk --threads 1 >"$serve_log" 2>&1 &
 ublk_server=$!
 flaz serve /dev/mapper/nbd-ssd --nbd unix:/tmp/nbd.sock --threads 1 >/tmp/nbd.log 2>&1 &

@@ -42,7 +42,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The default codec in write-through.
+    /// LZ4 in write-through.
     fn fill(data: &[u8], cache_len: u64) -> Work<'_> {
         Work {
             data,

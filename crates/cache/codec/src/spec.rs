@@ -26,7 +26,7 @@ impl CodecSpec {
         id: CodecId::RAW,
         level: 0,
     };
-    /// LZ4, the default.
+    /// LZ4.
     pub const LZ4: Self = Self {
         id: CodecId::LZ4,
         level: 0,

@@ -67,7 +67,7 @@ fn defaults_match_the_manual() {
     };
     assert_eq!(
         (create.codec, create.extent_size, create.force),
-        (CodecChoice::default(), 64 << 10, false)
+        (CodecChoice::Auto, 64 << 10, false)
     );
 }
 
