@@ -504,7 +504,13 @@ impl<P: Platform> Shard<P> {
 
     /// Bytes of memory of what grows with the shard, besides the index.
     fn grown_bytes(&self) -> u64 {
-        (self.tuning.memory_bytes() + self.log.memory_bytes() + self.order.memory_bytes()) as u64
+        let parts = [
+            self.tuning.memory_bytes(),
+            self.log.memory_bytes(),
+            self.order.memory_bytes(),
+            self.intents.memory_bytes(),
+        ];
+        parts.into_iter().sum::<usize>() as u64
     }
 
     /// Number of dirty blocks.

@@ -12,18 +12,29 @@ use crate::settings::AfterCrash;
 /// The bits of a sector are whole words of a set.
 const _: () = assert!(INTENT_STRIPES.is_multiple_of(64));
 
+/// Words of a page of memory.
+const PAGE_WORDS: usize = 4096 / size_of::<u64>();
+
 /// A set of stripes.
+///
+/// Invariant: words of a page that was not touched are zero, and have no memory yet.
 #[derive(Debug)]
 struct Stripes {
     words: Box<[u64]>,
     len: usize,
+    /// Pages of `words` that had a stripe.
+    touched: Box<[bool]>,
+    touched_words: usize,
 }
 
 impl Stripes {
     fn none(count: u64) -> Self {
+        let words = vec![0; count.div_ceil(64) as usize].into_boxed_slice();
         Self {
-            words: vec![0; count.div_ceil(64) as usize].into_boxed_slice(),
+            touched: vec![false; words.len().div_ceil(PAGE_WORDS)].into_boxed_slice(),
+            words,
             len: 0,
+            touched_words: 0,
         }
     }
 
@@ -33,8 +44,25 @@ impl Stripes {
     }
 
     fn set(&mut self, stripe: u64) {
+        let word = (stripe / 64) as usize;
+        let page = word / PAGE_WORDS;
+        if !self.touched[page] {
+            self.touched[page] = true;
+            self.touched_words += self.page(page).len();
+        }
         self.len += usize::from(!self.has(stripe));
-        self.words[(stripe / 64) as usize] |= 1 << (stripe % 64);
+        self.words[word] |= 1 << (stripe % 64);
+    }
+
+    /// The words of a page.
+    fn page(&self, page: usize) -> Range<usize> {
+        let start = page * PAGE_WORDS;
+        start..self.words.len().min(start + PAGE_WORDS)
+    }
+
+    /// Memory that is in use: of pages that had a stripe.
+    fn memory_bytes(&self) -> usize {
+        self.touched_words * size_of::<u64>() + self.touched.len()
     }
 
     fn clear(&mut self, stripe: u64) {
@@ -43,7 +71,12 @@ impl Stripes {
     }
 
     fn clear_all(&mut self) {
-        self.words.fill(0);
+        for page in 0..self.touched.len() {
+            if self.touched[page] {
+                let words = self.page(page);
+                self.words[words].fill(0);
+            }
+        }
         self.len = 0;
     }
 
@@ -95,6 +128,12 @@ impl Bits {
     /// Number of stripes.
     pub(super) fn stripes(&self) -> u64 {
         self.stripes
+    }
+
+    /// Bytes of memory of the bits.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let sets = [&self.set, &self.written, &self.doubtful];
+        sets.map(Stripes::memory_bytes).into_iter().sum()
     }
 
     pub(super) fn is_set(&self, stripe: u64) -> bool {
@@ -229,6 +268,24 @@ mod tests {
         bits.write_begins(64);
         assert!(bits.clear_if_idle(3) && !bits.clear_if_idle(64));
         assert_eq!(bits.all_set().collect::<Vec<_>>(), [64, 99]);
+    }
+
+    /// Of 1 TiB of stripes, 32 GiB are a page.
+    #[test]
+    fn memory_is_used_where_a_stripe_was_written() {
+        let mut bits = Bits::new(1 << 20);
+        let without = bits.memory_bytes();
+        assert!(without < 4096, "{without} bytes without a stripe");
+        for stripe in [0, 5, (1 << 20) - 1] {
+            bits.set(stripe);
+        }
+        assert_eq!(bits.memory_bytes(), without + 2 * 4096);
+        bits.set.clear_all();
+        assert_eq!(bits.all_set().count(), 0);
+        assert_eq!(bits.memory_bytes(), without + 2 * 4096, "it is not given back");
+        let mut small = Bits::new(STRIPES);
+        small.set(70);
+        assert_eq!(small.memory_bytes(), 16 + 3, "two words");
     }
 
     #[test]

@@ -81,6 +81,11 @@ impl IntentBitmap {
         self.bits.borrow().set_count()
     }
 
+    /// Bytes of memory that grow with the part of the origin that was written.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bits.borrow().memory_bytes()
+    }
+
     /// The stripes whose bit is set, in order.
     pub(super) fn set_stripes(&self) -> Vec<u64> {
         self.bits.borrow().all_set().collect()
