@@ -148,6 +148,8 @@ fn finding<'a>(found: &'a Value, question: &str, field: &str) -> &'a str {
 /// What `claim` says about a rate of the maker for this test, with zeros and with random data, in this order.
 fn bs_ratios(ssd: &Ssd, scratch: &Scratch, test: &str, mb_per_s: f64) -> [f64; 2] {
     let results = scratch.image("results.json");
+    // Of an earlier campaign.
+    let _ = fs::remove_file(&results);
     let results = results.to_string_lossy();
     ssd.bench(&format!(
         "run --tests {test} --levels zeros,random --records 1MiB --size 8MiB --runs 3 --pool 16MiB --output {results}"
