@@ -248,7 +248,7 @@ mod tests {
         assert!(!text.contains('\x1b') && of("sf1222").text(true).contains('\x1b'));
         let raid = of("sf1200x2-raid0").text(false);
         assert!(
-            raid.contains("2 of 2 compared figures agree within 10 %"),
+            raid.contains("3 of 3 compared figures agree within 10 %"),
             "{raid}"
         );
         assert!(!of("sf1222-raw").text(false).contains("Published"));
