@@ -33,17 +33,17 @@ enum Damage {
 }
 use Damage::{Fragment, Gone, Header, HeaderCopy, Summary as List, Trailer, Unreadable};
 
+fn random_block(seed: u64) -> Vec<u8> {
+    let mut data = vec![0; BLOCK_BYTES];
+    Rng::new(seed).fill(&mut data);
+    data
+}
+
 /// Damages a region of three extents with one dirty block each, and recovers. Returns whether the blocks are found, and
 /// a fourth one that was stored after them: in another region, if this one was closed before.
 fn recovery_after(closed: bool, damage: &[Damage]) -> Result<Vec<bool>, RecoverError> {
     let disks = Disks::new(8 << 20, GeometryOptions::default());
-    let data: Vec<Vec<u8>> = (0..4)
-        .map(|seed| {
-            let mut data = vec![0; BLOCK_BYTES];
-            Rng::new(seed).fill(&mut data);
-            data
-        })
-        .collect();
+    let data: Vec<Vec<u8>> = (0..4).map(random_block).collect();
     let (start, extents) = disks.sim.block_on(async {
         let first = disks.shard(1);
         let mut extents = Vec::new();
@@ -213,8 +213,7 @@ fn what_a_crash_left_behind_a_hole_is_not_missed_later() {
 #[test]
 fn an_unreadable_summary_of_a_full_region_is_done_without() {
     let disks = Disks::new(8 << 20, GeometryOptions::default());
-    let mut data = vec![0; BLOCK_BYTES];
-    Rng::new(1).fill(&mut data);
+    let data = random_block(1);
     let (region, blocks) = disks.sim.block_on(async {
         let first = disks.shard(1);
         let open = || first.log.open_numbers()[Ring::Main.index()];
@@ -260,11 +259,7 @@ fn after_a_flush_beside_a_region_that_has_ended(seed: u64, gap: bool) -> Option<
         ..DiskConfig::fast(8 << 20)
     };
     let disks = Disks::on(seed, config, GeometryOptions::default());
-    let data = |seed| {
-        let mut data = vec![0; BLOCK_BYTES];
-        Rng::new(seed).fill(&mut data);
-        data
-    };
+    let data = random_block;
     let image = disks.sim.block_on(async {
         let first = disks.shard(1);
         first.writeback.note_dirty_record();
@@ -389,13 +384,7 @@ fn a_summary_whose_sectors_cannot_be_read_is_not_needed() {
 /// damaged before it moved here, a note that a block is lost.
 #[test]
 fn an_extent_counts_if_its_contents_have_landed() {
-    let data: Vec<Vec<u8>> = (0..2)
-        .map(|seed| {
-            let mut data = vec![0; BLOCK_BYTES];
-            Rng::new(seed).fill(&mut data);
-            data
-        })
-        .collect();
+    let data: Vec<Vec<u8>> = (0..2).map(random_block).collect();
     let with_dictionary = Append::Packed {
         codec: CodecId::ZSTD.with_dictionary(1),
         stored: &data[1][..500],
