@@ -228,7 +228,7 @@ fn a_compressing_ssd_is_found_out() {
     );
 }
 
-/// What fio writes is what it reads, and dd is content.
+/// fio reads back what it wrote, and dd reports no error.
 fn other_programs_write_to(ssd: &Ssd) {
     let file = ssd.file();
     let options = "--name=verify --rw=randwrite --bs=64k --size=8m --ioengine=psync --direct=0 --end_fsync=1 --verify=crc32c \
