@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(bits.all_set().collect::<Vec<_>>(), [64, 99]);
     }
 
-    /// Of 1 TiB of stripes, 32 GiB are a page.
+    /// One page of memory has the bits of 32 GiB.
     #[test]
     fn memory_is_used_where_a_stripe_was_written() {
         let mut bits = Bits::new(1 << 20);
