@@ -64,6 +64,7 @@ pub use offline::{
     IdleCache, check, create, dump, identify, idle_cache, offline_status, refuse_to_wait, resize_volume,
     unreachable_daemon,
 };
+pub use process::available_bytes;
 pub use serve::{ServeError, Watch, serve};
 pub use spec::{CreateSpec, ServeSpec};
 pub use state::{default_directory, note_discarded};

@@ -160,7 +160,8 @@ impl Surplus {
 }
 
 /// Memory that the machine has without writing any out; 0 if that is not known.
-fn available_bytes() -> u64 {
+#[must_use]
+pub fn available_bytes() -> u64 {
     meminfo("MemAvailable:")
 }
 

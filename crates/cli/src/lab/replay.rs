@@ -136,6 +136,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
         codecs: unique(&args.codec),
         policies: unique(&args.policy),
         index_memory: args.index_memory,
+        memory_bytes: flaz_server::available_bytes(),
         contents: args.data.as_deref().map(contents).transpose()?,
         origin: args.origin_device,
         ssd: args.ssd,

@@ -39,11 +39,15 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Of a trace that must not be sampled: 800 MB of memory, and minutes for each replay.
-    pub const WHOLE: Self = Self {
-        accesses: 64 << 20,
-        blocks: 16 << 20,
-    };
+    /// Of a trace that must not be sampled: accesses take an eighth of `memory_bytes` at most, and each replay an hour.
+    #[must_use]
+    pub fn whole(memory_bytes: u64) -> Self {
+        let accesses = memory_bytes / 8 / size_of::<Piece>() as u64;
+        Self {
+            accesses: accesses.min(256 << 20) as usize,
+            blocks: 64 << 20,
+        }
+    }
 }
 
 impl Default for Limits {

@@ -27,8 +27,6 @@ pub const COMBINATIONS_MAX: usize = 256;
 /// Bytes of all simulated cache devices at a time, at most: nearly all memory of a replay. The sample is as small, and so few
 /// combinations are replayed at a time.
 pub const SIMULATED_BYTES_MAX: u64 = 1 << 30;
-/// The same for a trace that must not be sampled.
-pub const WHOLE_BYTES_MAX: u64 = 8 << 30;
 /// A cache is recommended if its mean latency is at most so many times that of the fastest.
 const NEARLY: f64 = 1.1;
 /// The curve begins at this share of the footprint, or at half of the smallest cache.
@@ -51,6 +49,8 @@ pub struct Options {
     pub policies: Vec<PolicyKind>,
     /// Memory for the index; `None`: the index is a table. With one, the trace must not be sampled.
     pub index_memory: Option<IndexMemory>,
+    /// Memory that a replay of a whole trace may take.
+    pub memory_bytes: u64,
     /// Contents; `None`: the built-in distribution.
     pub contents: Option<Contents>,
     /// Performance of the origin.
@@ -90,12 +90,16 @@ pub enum SizingError {
     /// The index has a bound, and the trace is sampled.
     #[error(
         "{}: the memory for the index can be limited only if the whole trace is replayed, because neighbouring blocks share index pages: \
-         expected at most {} accesses, {} blocks, and caches of {WHOLE_BYTES_MAX} bytes, found more: replay a part of the trace or a \
-         smaller cache (--cache)", path.display(), Limits::WHOLE.accesses, Limits::WHOLE.blocks
+         with the memory of this machine at most {} accesses, {} blocks, and caches of {caches_bytes} bytes; found more. Replay a part of \
+         the trace or a smaller cache (--cache)", path.display(), limits.accesses, limits.blocks
     )]
     NotWhole {
         /// The trace.
         path: PathBuf,
+        /// Of the accesses.
+        limits: Limits,
+        /// The largest cache.
+        caches_bytes: u64,
     },
     /// A combination cannot be replayed.
     #[error(transparent)]
@@ -132,8 +136,11 @@ pub fn size(options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         });
     }
     if options.index_memory.is_some() && sample.one_in() > 1 {
+        let (limits, caches_bytes) = limits(options);
         return Err(SizingError::NotWhole {
             path: options.trace.clone(),
+            limits,
+            caches_bytes,
         });
     }
     let conditions = Conditions {
@@ -199,6 +206,14 @@ pub fn size(options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     })
 }
 
+/// What the sample may have, and the bytes of simulated cache devices.
+fn limits(options: &Options) -> (Limits, u64) {
+    match options.index_memory {
+        Some(_) => (Limits::whole(options.memory_bytes), options.memory_bytes / 4 * 3),
+        None => (Limits::default(), SIMULATED_BYTES_MAX),
+    }
+}
+
 /// One pass over the trace.
 fn read(
     reader: &mut TraceReader,
@@ -206,10 +221,7 @@ fn read(
     contents: &Contents,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<(Sample, Vec<Curve>), SizingError> {
-    let (limits, memory) = match options.index_memory {
-        Some(_) => (Limits::WHOLE, WHOLE_BYTES_MAX),
-        None => (Limits::default(), SIMULATED_BYTES_MAX),
-    };
+    let (limits, memory) = limits(options);
     let mut sampler = Sampler::new(limits, options.sample_shift.unwrap_or(0));
     let count = options.codecs.len() * options.policies.len();
     let mut curves: Vec<Curve> = (options.codecs.iter())

@@ -38,6 +38,7 @@ fn options(trace: &Path, caches: &[u64]) -> Options {
         codecs: vec![CodecChoice::NONE],
         policies: vec![PolicyKind::S3Fifo],
         index_memory: None,
+        memory_bytes: 1 << 30,
         contents: None,
         origin: Model::HDD,
         ssd: Model::SSD,

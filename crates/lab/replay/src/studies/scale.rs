@@ -139,6 +139,7 @@ fn replayed(path: &Path, caches: Vec<u64>, policy: PolicyKind, shift: u32) -> si
         codecs: vec![CodecChoice::default()],
         policies: vec![policy],
         index_memory: None,
+        memory_bytes: 0,
         contents: None,
         origin: Model::HDD,
         ssd: Model::SSD,
