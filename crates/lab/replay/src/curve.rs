@@ -11,7 +11,7 @@ use std::f64::consts::SQRT_2;
 
 use flaz_codec::CodecChoice;
 use flaz_device::Nanos;
-use flaz_engine::advise::{Advisor, CACHES, Observed, Simulation, Space, Written};
+use flaz_engine::advise::{Advisor, CACHES, Observed, Simulation, Space, StoredAs, Written};
 use flaz_engine::policy::{PolicyKind, block_key};
 use flaz_trace::{Op, Request};
 
@@ -137,7 +137,7 @@ impl Curve {
                     Op::Trim => advisor.write(key, Written::Dropped),
                 }
                 if request.op != Op::Trim {
-                    advisor.stored(key, bytes);
+                    advisor.stored(key, bytes, StoredAs::New);
                 }
             }
         }

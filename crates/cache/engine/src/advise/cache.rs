@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::table::{Place, Table};
+use super::table::{Place, Sizes, Table};
 use super::{SIZE_UNIT, Simulation, Space};
 use crate::policy::{Admission, Fate, Policy, PolicyKind, Price, Ring, RingSizes};
 use crate::units::BLOCK_BYTES;
@@ -219,10 +219,11 @@ impl SimulatedCache {
         }
     }
 
-    /// The block, appended with size `was`, takes `is`.
-    pub fn resized(&mut self, table: &Table, slot: u16, was: u8, is: u8, shift: u32) {
+    /// The sizes of the block, appended with one of `was`, become `are`.
+    pub fn resized(&mut self, table: &Table, slot: u16, was: Sizes, are: Sizes, shift: u32) {
         let place = table.place(slot, self.number);
         let Some(ring) = place.ring() else { return };
+        let (was, is) = (was[ring.index()], are[ring.index()]);
         self.sizes = self.sizes + u64::from(is) - u64::from(was);
         let ring = &mut self.rings[ring.index()];
         let back = (ring.next() as u16).wrapping_sub(place.sequence);
@@ -247,7 +248,7 @@ impl SimulatedCache {
     }
 
     fn append(&mut self, table: &mut Table, slot: u16, ring: Ring, hits: u8, shift: u32) {
-        let size = table.size(slot);
+        let size = table.size(slot, ring);
         let window = match ring {
             Ring::Probation => self.policy.window(self.region * self.regions),
             Ring::Main => 0,
@@ -266,9 +267,10 @@ impl SimulatedCache {
     }
 
     fn forget(&mut self, table: &mut Table, slot: u16) {
+        let ring = table.place(slot, self.number).ring().expect("it has the block");
         table.set_place(slot, self.number, Place::default());
         self.blocks -= 1;
-        self.sizes -= u64::from(table.size(slot));
+        self.sizes -= u64::from(table.size(slot, ring));
         table.release(slot);
     }
 

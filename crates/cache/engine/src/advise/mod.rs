@@ -101,6 +101,19 @@ pub enum Written {
     Dropped,
 }
 
+/// How a block was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredAs {
+    /// As a new one, in probation.
+    New,
+    /// As one that stays, at once.
+    Remembered,
+    /// By a client's write.
+    Written,
+    /// Again, by a reclaim.
+    Kept,
+}
+
 /// Which caches an advisor simulates, and on how large a sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation {
@@ -150,8 +163,10 @@ pub struct Advisor {
     shift: u32,
     table: Table,
     caches: Vec<SimulatedCache>,
-    /// Mean size of the stored blocks, times 2^[`MEAN_SHIFT`]: that of a block of unknown size.
+    /// Mean size of the new blocks, times 2^[`MEAN_SHIFT`]: that of a block of unknown size.
     mean_size: u64,
+    /// Of the latest blocks that a reclaim kept, the sizes as new ones and as kept ones, added up.
+    kept: [f64; 2],
     observed: Observed,
     /// When the counts began.
     began: Nanos,
@@ -166,6 +181,12 @@ pub struct Advisor {
 
 /// Decay of the mean size.
 const MEAN_SHIFT: u32 = 6;
+/// Kept blocks that count for the ratio of their sizes.
+const KEPT_MEMORY: f64 = 1000.0;
+
+fn scaled(size: u8, ratio: f64) -> u8 {
+    (f64::from(size) * ratio).round().clamp(1.0, 255.0) as u8
+}
 
 impl Advisor {
     /// For a shard of a cache with so many, or of [`SHARDS_MAX`]. `warm`: the shard has blocks.
@@ -199,6 +220,7 @@ impl Advisor {
             table: Table::new(simulation.slots),
             caches: Vec::new(),
             mean_size: u64::from(to_size(BLOCK_BYTES as u64)) << MEAN_SHIFT,
+            kept: [1.0; 2],
             observed: Observed::default(),
             began: now,
             faded: now,
@@ -299,17 +321,39 @@ impl Advisor {
     }
 
     /// A sampled block was stored, and takes so many bytes.
-    pub fn stored(&mut self, key: u64, bytes: u64) {
+    ///
+    /// A simulated cache may have it in another ring than the real one. Its size there is estimated, from what a reclaim makes of other
+    /// blocks, until it is known.
+    pub fn stored(&mut self, key: u64, bytes: u64, stored_as: StoredAs) {
         let is = to_size(bytes);
-        self.mean_size = self.mean_size + u64::from(is) - (self.mean_size >> MEAN_SHIFT);
-        let Some(slot) = self.table.find(key) else { return };
-        let was = self.table.size(slot);
-        if was != is {
-            for cache in &mut self.caches {
-                cache.resized(&self.table, slot, was, is, self.shift);
-            }
-            self.table.set_size(slot, is);
+        if stored_as == StoredAs::New {
+            self.mean_size = self.mean_size + u64::from(is) - (self.mean_size >> MEAN_SHIFT);
         }
+        let Some(slot) = self.table.find(key) else { return };
+        let was = self.table.sizes(slot);
+        let [new, _] = was;
+        let are = match stored_as {
+            StoredAs::New if is == new => was,
+            StoredAs::New => [is, scaled(is, self.kept_ratio())],
+            StoredAs::Remembered => [scaled(is, 1.0 / self.kept_ratio()), is],
+            StoredAs::Written => [is, is],
+            StoredAs::Kept => [new, is],
+        };
+        if stored_as == StoredAs::Kept {
+            let fade = 1.0 - 1.0 / KEPT_MEMORY;
+            self.kept = [(new, 0), (is, 1)].map(|(size, of)| self.kept[of] * fade + f64::from(size));
+        }
+        if was != are {
+            for cache in &mut self.caches {
+                cache.resized(&self.table, slot, was, are, self.shift);
+            }
+            self.table.set_sizes(slot, are);
+        }
+    }
+
+    /// How much of its size a block keeps when a reclaim keeps it.
+    fn kept_ratio(&self) -> f64 {
+        self.kept[1] / self.kept[0]
     }
 
     /// What was counted, for [`Observed`].
@@ -336,10 +380,12 @@ impl Advisor {
 
     /// The slot of a block, held until it is released.
     fn slot(&mut self, key: u64) -> Option<u16> {
-        let size = (self.mean_size >> MEAN_SHIFT) as u8;
         let slot = match self.table.find(key) {
             Some(slot) => Some(slot),
-            None => self.table.insert(key, size),
+            None => {
+                let size = (self.mean_size >> MEAN_SHIFT) as u8;
+                self.table.insert(key, [size, scaled(size, self.kept_ratio())])
+            }
         }?;
         self.table.hold(slot);
         Some(slot)

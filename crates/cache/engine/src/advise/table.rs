@@ -42,28 +42,38 @@ impl Place {
     }
 }
 
+/// Bits of a state.
+const STATE_MASK: u8 = 0xf;
+const _: () = assert!(HITS_MAX <= STATE_MASK >> 2, "uses have two bits");
+
+/// Where in the byte of two caches the state of one is.
+fn shift_of(cache: usize) -> usize {
+    cache % 2 * 4
+}
+
 /// A sampled block.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     key: u64,
-    /// A [`Place`] in each cache, in two arrays without padding.
+    /// A [`Place`] in each cache, in two arrays: a state has four bits.
     sequences: [u16; CACHES],
-    states: [u8; CACHES],
+    states: [u8; CACHES.div_ceil(2)],
     /// Number of caches that have it, and one while it is referenced.
     users: u8,
-    /// Bytes of the cache device that it takes, in units of [`SIZE_UNIT`].
-    size: u8,
+    /// Bytes of the cache device that it takes in each ring, in units of [`SIZE_UNIT`].
+    sizes: Sizes,
 }
+
+/// Sizes by [`Ring::index`]: blocks that stay may be compressed again.
+pub(super) type Sizes = [u8; 2];
 
 const FREE: Slot = Slot {
     key: 0,
     sequences: [0; CACHES],
-    states: [0; CACHES],
+    states: [0; CACHES.div_ceil(2)],
     users: 0,
-    size: 0,
+    sizes: [0; 2],
 };
-
-const _: () = assert!(size_of::<Slot>() == 8 + 3 * CACHES + 2);
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -114,7 +124,7 @@ impl Table {
     }
 
     /// A slot for a block that has none.
-    pub fn insert(&mut self, key: u64, size: u8) -> Option<u16> {
+    pub fn insert(&mut self, key: u64, sizes: Sizes) -> Option<u16> {
         let slot = self.free.pop()?;
         let mask = self.index.len() - 1;
         let mut at = self.home(key);
@@ -122,7 +132,7 @@ impl Table {
             at = (at + 1) & mask;
         }
         self.index[at] = slot;
-        self.slots[usize::from(slot)] = Slot { key, size, ..FREE };
+        self.slots[usize::from(slot)] = Slot { key, sizes, ..FREE };
         Some(slot)
     }
 
@@ -130,25 +140,31 @@ impl Table {
         self.slots[usize::from(slot)].key
     }
 
-    pub fn size(&self, slot: u16) -> u8 {
-        self.slots[usize::from(slot)].size
+    pub fn sizes(&self, slot: u16) -> Sizes {
+        self.slots[usize::from(slot)].sizes
     }
 
-    pub fn set_size(&mut self, slot: u16, size: u8) {
-        self.slots[usize::from(slot)].size = size;
+    pub fn size(&self, slot: u16, ring: Ring) -> u8 {
+        self.sizes(slot)[ring.index()]
+    }
+
+    pub fn set_sizes(&mut self, slot: u16, sizes: Sizes) {
+        self.slots[usize::from(slot)].sizes = sizes;
     }
 
     pub fn place(&self, slot: u16, cache: usize) -> Place {
         let slot = &self.slots[usize::from(slot)];
         Place {
             sequence: slot.sequences[cache],
-            state: slot.states[cache],
+            state: slot.states[cache / 2] >> shift_of(cache) & STATE_MASK,
         }
     }
 
     pub fn set_place(&mut self, slot: u16, cache: usize, place: Place) {
         let slot = &mut self.slots[usize::from(slot)];
-        (slot.sequences[cache], slot.states[cache]) = (place.sequence, place.state);
+        slot.sequences[cache] = place.sequence;
+        let states = &mut slot.states[cache / 2];
+        *states = *states & !(STATE_MASK << shift_of(cache)) | place.state << shift_of(cache);
     }
 
     /// One more user of the slot.
@@ -228,7 +244,7 @@ mod tests {
             assert_eq!(table.find(key), model.get(&key).copied());
             match model.remove(&key) {
                 Some(slot) => table.release(slot),
-                None => match table.insert(key, 3) {
+                None => match table.insert(key, [3; 2]) {
                     Some(slot) => {
                         table.hold(slot);
                         model.insert(key, slot);

@@ -42,7 +42,7 @@ fn follow(
         let key = block_key(block);
         if key & advisor.mask() == 0 {
             advisor.read(key, false, NOW);
-            advisor.stored(key, bytes(block));
+            advisor.stored(key, bytes(block), StoredAs::New);
         }
         let hit = hit(block);
         advisor.count(u64::from(hit), u64::from(!hit));
@@ -67,7 +67,7 @@ fn exact(blocks: u64, count: usize, size: u64) -> f64 {
         let key = block_key(block);
         let slot = match table.find(key) {
             Some(slot) => slot,
-            None => table.insert(key, to_size(size)).expect("room"),
+            None => table.insert(key, [to_size(size); 2]).expect("room"),
         };
         table.hold(slot);
         hits += u32::from(cache.read(&mut table, slot, true, 0));
@@ -102,6 +102,38 @@ fn the_sample_has_the_hit_ratios_of_the_whole() {
     // Blocks that compress 2:1 are as good as twice the capacity.
     let half = exact(10_000, COUNT, 2048) - exact(20_000, COUNT, 4096);
     assert!(half.abs() < 0.005, "{half}");
+}
+
+/// Blocks that a reclaim makes smaller, as `auto` does: the simulated caches know it, also of the blocks that only they keep.
+#[test]
+fn blocks_that_shrink_when_they_stay_take_less_space() {
+    let simulated = |new: u64, kept: Option<u64>| {
+        let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(4000), 1, false, NOW);
+        for (number, block) in references(300_000, 1).enumerate() {
+            let key = block_key(block);
+            if key & advisor.mask() == 0 {
+                advisor.read(key, false, NOW);
+                advisor.stored(key, new, StoredAs::New);
+                if let Some(kept) = kept.filter(|_| number % 3 == 0) {
+                    advisor.stored(key, kept, StoredAs::Kept);
+                }
+            }
+            advisor.count(0, 1);
+        }
+        let observed = advisor.observed(NOW);
+        assert_eq!(observed.shift, SHIFT_MIN, "the samples are the same");
+        observed.simulated()
+    };
+    let (large, shrinking, small) = (
+        simulated(4096, None),
+        simulated(4096, Some(2048)),
+        simulated(2048, None),
+    );
+    // Most of the space is for blocks that stay.
+    assert!(
+        shrinking > large + 0.5 * (small - large) && small > large + 0.02,
+        "{large} with large blocks, {shrinking} with shrinking ones, {small} with small ones"
+    );
 }
 
 /// However much the blocks compress, however many there are: the sample stays within its memory.

@@ -14,6 +14,7 @@ use super::packing::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::queue::{Candidate, Job};
 use super::second_stage::ForMiss;
 use super::{Platform, Shard, Shared};
+use crate::advise::StoredAs;
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Allowance, Ring};
 use crate::settings::Mode;
@@ -181,7 +182,12 @@ impl<P: Platform> Shard<P> {
             let (what, stored) = batch.record(packed, data, candidate.index, false);
             if self.store_block(block, candidate, what).await {
                 self.count_stored(packed, stored, candidate.written);
-                self.follow_stored(block, stored);
+                let stored_as = match candidate.ring {
+                    _ if candidate.written => StoredAs::Written,
+                    Ring::Probation => StoredAs::New,
+                    Ring::Main => StoredAs::Remembered,
+                };
+                self.follow_stored(block, stored, stored_as);
                 self.sample_codecs(first, data, candidate.index, stored).await;
             }
         }

@@ -11,7 +11,8 @@ use flaz_device::{Env, IoBuf, Nanos, Priority};
 
 use super::{Platform, Shard};
 use crate::advise::{
-    Advisor, CodecSampler, CodecSamples, Compressed, Observed, SHARDS_MAX, Space, Written, fragment_bytes,
+    Advisor, CodecSampler, CodecSamples, Compressed, Observed, SHARDS_MAX, Space, StoredAs, Written,
+    fragment_bytes,
 };
 use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::policy::{PolicyKind, block_key};
@@ -113,10 +114,16 @@ impl<P: Platform> Shard<P> {
     }
 
     /// A block was stored, with so many bytes behind the header; none if it has a single value.
-    pub(super) fn follow_stored(&self, block: LocalBlock, stored: u64) {
+    pub(super) fn follow_stored(&self, block: LocalBlock, stored: u64, stored_as: StoredAs) {
         let bytes = if stored == 0 { 0 } else { fragment_bytes(stored) };
         self.following
-            .show(block, |advisor, key| advisor.stored(key, bytes));
+            .show(block, |advisor, key| advisor.stored(key, bytes, stored_as));
+    }
+
+    /// A block was stored again, and takes so many bytes of a fragment, which it may share with others.
+    pub(super) fn follow_kept(&self, block: LocalBlock, bytes: u64) {
+        self.following
+            .show(block, |advisor, key| advisor.stored(key, bytes, StoredAs::Kept));
     }
 
     /// Block `index` of `data` was stored in the background, `stored` bytes of it: once in a while, measures what other codecs make of

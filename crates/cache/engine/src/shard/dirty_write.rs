@@ -21,7 +21,7 @@ use super::packing::{Batch, PACK_SPLIT_BLOCKS_MIN};
 use super::queue::Candidate;
 use super::writeback::{blocks_max, bytes_of};
 use super::{Platform, Shard};
-use crate::advise::Written;
+use crate::advise::{StoredAs, Written};
 use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Ring};
 use crate::settings::Mode;
@@ -245,7 +245,7 @@ impl<P: Platform> Shard<P> {
             let (what, stored) = batch.record(packed, data, candidate.index, dirty);
             self.follow_write(block, Written::Admitted);
             let (ring, lsn, was_dirty) = self.append_one_dirty(lock, block, candidate.ring, what).await?;
-            self.follow_stored(block, stored);
+            self.follow_stored(block, stored, StoredAs::Written);
             kept.upto.raise(ring, lsn);
             kept.blocks.push(KeptBlock {
                 block,

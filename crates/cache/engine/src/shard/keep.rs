@@ -201,6 +201,7 @@ impl<P: Platform> Shard<P> {
             let appended = self.log.append(survivor.ring, global, what, Class::Reclaim);
             if let Some(Appended { entry: new, .. }) = appended {
                 self.install_again(survivor, entry, new);
+                self.follow_kept(survivor.block, stored_bytes);
                 count(&self.stats.counters.reinserted_bytes, stored_bytes);
                 if repacked.is_some() && !entry.dirty() {
                     let saved = (survivor.end - survivor.start).saturating_sub(stored_bytes);
@@ -327,10 +328,12 @@ impl<P: Platform> Shard<P> {
             let first = group_of(self.global(still[0].0.block));
             let appended = self.log.append(Ring::Main, first, what, Class::Reclaim);
             if let Some(Appended { entry: new, .. }) = appended {
+                let bytes = what.fragment_bytes() as u64;
+                let each = bytes.div_ceil(still.len() as u64);
                 for (survivor, now) in still {
                     self.install_again(survivor, now, new);
+                    self.follow_kept(survivor.block, each);
                 }
-                let bytes = what.fragment_bytes() as u64;
                 count(&self.stats.counters.reinserted_bytes, bytes);
                 self.pump_writes();
                 return true;
