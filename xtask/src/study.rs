@@ -39,8 +39,15 @@ enum Study {
     },
     /// Compare write budgets, in caches of a tenth of the blocks
     Budgets,
-    /// Compare what the advisor estimates for other capacities with replays at those
-    Advice,
+    /// Compare what the advisor estimates for other capacities, and other codecs, with replays
+    Advice {
+        /// Codec in use
+        #[arg(long, default_value = "lz4")]
+        codec: CodecChoice,
+        /// Blocks have the contents of this file, one after another, instead of generated data; other codecs are compared, too
+        #[arg(long, value_name = "FILE")]
+        contents: Option<PathBuf>,
+    },
     /// Compare replays at full size with samples of a quarter and a sixteenth, and caches that are as much smaller
     Scale,
     /// Compare models of the policies, by block and by region, with the design's table
@@ -61,7 +68,7 @@ pub fn run(options: &Options) -> Result<(), StudyError> {
     match &options.study {
         Study::Table { codec, contents } => table::run(&selection, *codec, contents.as_deref()),
         Study::Budgets => budget::run(&selection),
-        Study::Advice => advice::run(&selection),
+        Study::Advice { codec, contents } => advice::run(&selection, *codec, contents.as_deref()),
         Study::Scale => scale::run(&selection),
         Study::Policies => policies::run(&options.traces),
     }

@@ -18,6 +18,7 @@ pub mod table;
 
 use std::path::PathBuf;
 
+use flaz_codec::CodecChoice;
 use flaz_engine::policy::PolicyKind;
 
 use self::known::{KNOWN, KnownError, Trace};
@@ -85,6 +86,14 @@ pub enum StudyError {
         path: String,
         /// What was found.
         found: String,
+    },
+    /// The advisor has no estimates for caches with this codec.
+    #[error(
+        "expected a codec that the advisor compares, found {codec}: use none, lz4, zstd:1, zstd:3 or auto"
+    )]
+    NoEstimates {
+        /// The codec.
+        codec: CodecChoice,
     },
     /// The engine's hit ratio is below that of the table.
     #[error(

@@ -115,10 +115,7 @@ pub fn run(options: &Options, codec: CodecChoice, contents: Option<&Path>) -> Re
     println!(
         "trace         share  data   hit ratio  table   diff    SSD blocks/ref  reinserted  again  capacity  in use  full-queue  seconds"
     );
-    let all = match contents {
-        Some(path) => vec![Data::Real(file(path)?)],
-        None => vec![Data::Random, Data::TwoToOne, Data::Mixed],
-    };
+    let all = selected_data(contents)?;
     let how = How {
         all: &all,
         policy: options.policy,
@@ -134,6 +131,17 @@ pub fn run(options: &Options, codec: CodecChoice, contents: Option<&Path>) -> Re
     }
     println!("{}", verdict(&differences)?);
     Ok(())
+}
+
+/// The contents of a file; without one, all generated data.
+///
+/// # Errors
+/// The file cannot be read, or has no whole block.
+pub(super) fn selected_data(contents: Option<&Path>) -> Result<Vec<Data>, StudyError> {
+    Ok(match contents {
+        Some(path) => vec![Data::Real(file(path)?)],
+        None => vec![Data::Random, Data::TwoToOne, Data::Mixed],
+    })
 }
 
 /// What a trace is replayed with.
