@@ -6,6 +6,7 @@
 
 mod engine;
 mod load;
+mod modes;
 mod nbd;
 mod options;
 mod real_data;
@@ -47,6 +48,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     }
     if wanted("nbd") {
         rows.extend(nbd::rows(options, runs, &bar)?);
+    }
+    if wanted("modes") {
+        rows.extend(modes::rows(options, runs, &bar)?);
     }
     if wanted("write-back") {
         rows.extend(write_back::rows(options, runs, &bar)?);
