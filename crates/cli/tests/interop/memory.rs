@@ -36,8 +36,9 @@ pub fn burst(server: &Server, mib_a_client: u64) {
     .ok();
 }
 
-/// A server of a cache that is a quarter of the origin.
+/// A server of a cache that is a quarter of the origin, which is so slow that `auto` compresses again what stays.
 pub fn serve(scratch: &Scratch, options: &str) -> Server {
+    let options = &format!("{options} --emulate-origin network-volume");
     let origin = scratch.filled("origin.img", ORIGIN_BYTES, 17);
     let cache = Cache::create(scratch, &origin, &CacheSpec::default());
     Server::start(scratch, &cache, options)

@@ -19,7 +19,7 @@ impl Default for CacheSpec {
     fn default() -> Self {
         Self {
             size: 64 << 20,
-            codec: "lz4",
+            codec: "auto",
             region: 1 << 20,
             shards: 2,
         }

@@ -19,7 +19,7 @@ pub const ORIGIN_BYTES: u64 = 16 << 20;
 /// Small enough for the log to wrap, so that reclaim is killed as well.
 const SPEC: CacheSpec = CacheSpec {
     size: 8 << 20,
-    codec: "lz4",
+    codec: "auto",
     region: 256 << 10,
     shards: 2,
 };
@@ -27,6 +27,8 @@ const SPEC: CacheSpec = CacheSpec {
 const WRITES_A_KILL: u64 = 40;
 /// The next kill comes at any moment of this time.
 const MOMENT_MAX_US: u64 = 150_000;
+/// An origin that is slow enough for `auto` to compress again what stays.
+const SLOW_ORIGIN: &str = "--emulate-origin network-volume";
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
 /// Debian packages of the programs that this module runs.
@@ -109,7 +111,7 @@ impl<'a> Kills<'a> {
     pub fn run(&mut self, mut more: impl FnMut(&Load, u64) -> bool) -> Result<(), Violation> {
         let (scratch, cache, load) = (self.scratch, &self.cache, &self.load);
         let (numbers, kills) = (&mut self.numbers, &mut self.kills);
-        let words = self.mode.words();
+        let words = &format!("{} {SLOW_ORIGIN}", self.mode.words());
         let mut server = Server::start(scratch, cache, words);
         let shim = Shim::start(scratch, &server);
         load.rearm();
