@@ -91,21 +91,27 @@ print(json.dumps({"over": over, "depth": depth, "operations_per_s": round(done["
 PYTHON
 }
 
-# profile OVER DEVICE SERVER WORKLOAD: one line for each part of the server's processor time at depth 16.
+# profile OVER DEVICE SERVER WORKLOAD: one line for each part of the server's processor time of an operation at depth 16.
 profile() {
-    local load
+    local load server_before server_us
+    server_before=$(server_ticks "$3")
     fio --eta=never --name=hits --filename="$2" --rw="$4" --bs=4k --direct=1 --ioengine=io_uring --iodepth=16 \
-        --norandommap --refill_buffers --buffer_compress_percentage=50 --time_based --runtime=16 --output=/dev/null &
+        --norandommap --refill_buffers --buffer_compress_percentage=50 --time_based --runtime=16 --output-format=json \
+        --output=/tmp/fio.json &
     load=$!
     sleep 3
     LD_LIBRARY_PATH=/tmp/perf/lib /tmp/perf/perf record -q -e cpu-clock -F 400 -g -p "$3" -o /tmp/perf.data -- sleep 10
     wait "$load"
-    echo "$1 $4"
-    LD_LIBRARY_PATH=/tmp/perf/lib /tmp/perf/perf script -i /tmp/perf.data -F comm,ip,sym,dso 2>/dev/null | python3 -c "$classify"
+    server_us=$((($(server_ticks "$3") - server_before) * 1000000 / ticks_per_s))
+    LD_LIBRARY_PATH=/tmp/perf/lib /tmp/perf/perf script -i /tmp/perf.data -F comm,ip,sym,dso 2>/dev/null |
+        python3 -c "$classify" "$1" "$4" "$server_us"
 }
 # The part of a sample follows from its function in a program, or from the functions on its stack in the kernel.
 classify=$(cat <<'PYTHON'
-import collections, sys
+import collections, json, sys
+over, workload, server_us = sys.argv[1], sys.argv[2], int(sys.argv[3])
+job = json.load(open("/tmp/fio.json"))["jobs"][0]
+us = server_us / (job["read"]["total_ios"] + job["write"]["total_ios"])
 PROGRAM = [("codec", ["LZ4", "lz4", "ZSTD", "HUF_", "FSE_", "flaz_codec"]), ("checksum", ["crc32c"]),
     ("executor of the runtime", ["flaz_runtime", "futures_", "alloc::task", "core::task"]), ("protocol", ["flaz_ublk", "flaz_nbd"]),
     ("engine: locks, index, log, policy", ["flaz_"]), ("copies and memory", ["memmove", "memset", "memcpy", "malloc", "free", "libc.so"])]
@@ -129,9 +135,9 @@ for sample in sys.stdin.read().split("\n\n"):
         # A generic function names several: the first is the one that it belongs to.
         found = [(frames[0].find(name), part) for part, names in PROGRAM for name in names if name in frames[0]]
         parts[min(found, key=lambda at: at[0], default=(0, "rest of the program"))[1]] += 1
+print(f"{over} {workload}: {us:.1f} us of an operation, {samples} samples")
 for part, count in parts.most_common():
-    print(f"{100 * count / samples:5.1f} % {part}")
-print(f"{samples} samples")
+    print(f"{100 * count / samples:5.1f} % {us * count / samples:6.1f} us {part}")
 PYTHON
 )
 
