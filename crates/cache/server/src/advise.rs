@@ -133,13 +133,17 @@ fn codec_estimates(
             true => (1.0, 0.0),
             false => samples.capacity_factor(stored_by(number), now),
         };
+        let unknown = match in_use {
+            true => 0.0,
+            false => factor * samples.unknown_gain(stored_by(number)),
+        };
         let mut hit_ratio = ratio(stats.observed.hit_ratio_at(factor));
         hit_ratio.low = hit_ratio
             .low
             .min(stats.observed.hit_ratio_at(factor - 2.0 * error).low);
         hit_ratio.high = hit_ratio
             .high
-            .max(stats.observed.hit_ratio_at(factor + 2.0 * error).high);
+            .max(stats.observed.hit_ratio_at(factor + 2.0 * error + unknown).high);
         let bytes: f64 = samples.bytes[stored_by(number)].iter().sum();
         let slower_us = now_us.map_or(0.0, |now_us| restore_us(number) - now_us);
         AdviseCodec {

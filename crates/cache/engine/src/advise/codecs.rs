@@ -31,6 +31,8 @@ const NEW_SHARE: f64 = 0.07;
 const GROUPED_SHARE: f64 = 1.0 / 3.0;
 /// Standard error of both, as a share of the capacity. From the same replays.
 const AUTO_ERROR: f64 = 0.03;
+/// By how much more a dictionary may raise the capacity with `auto`, as a share. From the same replays.
+const DICTIONARY_GAIN_MAX: f64 = 0.3;
 /// Members of a group that a hit restores, on average.
 const RESTORED_MEMBERS: f64 = 2.5;
 /// Of the blocks that are stored, one in so many is sampled.
@@ -66,6 +68,7 @@ pub struct Compressed {
     codecs: [CodecId; FORMS],
     /// The form of a new block with `auto`.
     new: usize,
+    has_dictionary: bool,
 }
 
 impl Compressed {
@@ -102,7 +105,12 @@ impl Compressed {
             // With the same codec at its usual level, a few percent larger: less than the error of the model.
             Effort::High => SECOND,
         };
-        Self { forms, codecs, new }
+        Self {
+            forms,
+            codecs,
+            new,
+            has_dictionary: dictionary.is_some(),
+        }
     }
 
     /// Restores a form, to see how long that takes. `out` is for a group.
@@ -154,6 +162,8 @@ pub fn fragment_bytes(stored: u64) -> u64 {
 pub struct CodecSamples {
     /// Number of blocks, by group.
     pub blocks: [f64; GROUPS],
+    /// Those of them that were compressed with a dictionary, for `auto`.
+    pub with_dictionary: f64,
     /// Bytes that they took when they were stored, by group.
     pub now_bytes: [f64; GROUPS],
     /// Bytes that they take with each codec, by group.
@@ -176,12 +186,14 @@ impl CodecSamples {
             counts
                 .chain(&mut self.now_bytes)
                 .chain(&mut self.decode_ns)
+                .chain([&mut self.with_dictionary])
                 .for_each(|count| *count /= 2.0);
         }
         // In turn: a group has blocks of all times.
         let fewest = |group: &usize| self.blocks[*group] as u64;
         let group = (0..GROUPS).min_by_key(fewest).expect("there are groups");
         self.blocks[group] += 1.0;
+        self.with_dictionary += f64::from(u8::from(compressed.has_dictionary));
         self.now_bytes[group] += fragment_bytes(now) as f64;
         let ns = took.map(|took| took.as_nanos() as f64);
         let group_ns = match compressed.forms[GROUP] {
@@ -205,9 +217,11 @@ impl CodecSamples {
             .flatten()
             .chain(&other.blocks)
             .chain(&other.now_bytes)
-            .chain(&other.decode_ns);
+            .chain(&other.decode_ns)
+            .chain([&other.with_dictionary]);
         let counts = self.bytes.iter_mut().flatten().chain(&mut self.blocks);
         let counts = counts.chain(&mut self.now_bytes).chain(&mut self.decode_ns);
+        let counts = counts.chain([&mut self.with_dictionary]);
         counts.zip(others).for_each(|(count, other)| *count += other);
     }
 
@@ -234,6 +248,16 @@ impl CodecSamples {
         let is_modelled = codec == AUTO || now == Some(AUTO);
         let modelled = if is_modelled { AUTO_ERROR * whole } else { 0.0 };
         (whole, error.hypot(modelled))
+    }
+
+    /// By how much more the capacity with a codec may be than [`CodecSamples::capacity_factor`], as a share: what `auto` may gain by a
+    /// dictionary that the cache does not have yet.
+    #[must_use]
+    pub fn unknown_gain(&self, codec: usize) -> f64 {
+        match codec {
+            AUTO => DICTIONARY_GAIN_MAX * (1.0 - self.with_dictionary / self.count().max(1.0)),
+            _ => 0.0,
+        }
     }
 }
 

@@ -251,6 +251,11 @@ fn the_estimate_of_auto_is_between_single_blocks_and_groups() {
     let (auto, error) = samples.capacity_factor(AUTO, None);
     assert!((auto - 1.30).abs() < 0.05, "{auto}");
     assert!(error > 0.03 && error < 0.06, "{error}");
+    let gains = [AUTO, LZ4].map(|codec| samples.unknown_gain(codec));
+    assert!(
+        gains[0] > 0.2 && gains[1] == 0.0,
+        "{gains:?} without a dictionary"
+    );
     let (lz4, _) = samples.capacity_factor(LZ4, Some(AUTO));
     assert!((lz4 * auto - 1.0).abs() < 0.02, "{lz4} with auto in use");
     let ns = samples.decode_ns[AUTO] / samples.count();

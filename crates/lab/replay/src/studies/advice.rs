@@ -160,7 +160,12 @@ fn with_codec(observed: &Observed, codec: usize, in_use: usize) -> (f64, Estimat
         true => (1.0, 0.0),
         false => observed.codecs.capacity_factor(codec, now),
     };
-    let [low, high] = [-2.0, 2.0].map(|errors| observed.hit_ratio_at(factor + errors * error));
+    let unknown = match codec == in_use {
+        true => 0.0,
+        false => factor * observed.codecs.unknown_gain(codec),
+    };
+    let low = observed.hit_ratio_at(factor - 2.0 * error);
+    let high = observed.hit_ratio_at(factor + 2.0 * error + unknown);
     let estimate = observed.hit_ratio_at(factor);
     let widened = Estimate {
         low: estimate.low.min(low.low),
