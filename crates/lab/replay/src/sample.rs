@@ -39,13 +39,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Of a trace that must not be sampled: accesses take an eighth of `memory_bytes` at most, and each replay an hour.
+    /// Of a trace that must not be sampled: accesses and blocks take an eighth of `memory_bytes` each, if each access is to another part
+    /// of the origin. A replay takes an hour at most.
     #[must_use]
     pub fn whole(memory_bytes: u64) -> Self {
         let accesses = memory_bytes / 8 / size_of::<Piece>() as u64;
         Self {
             accesses: accesses.min(256 << 20) as usize,
-            blocks: 64 << 20,
+            blocks: (memory_bytes / 8 / UNIT_MEMORY_BYTES).min(64 << 20),
         }
     }
 }
@@ -58,6 +59,9 @@ impl Default for Limits {
         }
     }
 }
+
+/// Bytes of memory of a unit: itself, and its number in a hash table.
+const UNIT_MEMORY_BYTES: u64 = 64;
 
 /// An access to blocks of one unit.
 #[derive(Clone, Copy, Debug)]

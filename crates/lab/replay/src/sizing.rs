@@ -27,6 +27,8 @@ pub const COMBINATIONS_MAX: usize = 256;
 /// Bytes of all simulated cache devices at a time, at most: nearly all memory of a replay. The sample is as small, and so few
 /// combinations are replayed at a time.
 pub const SIMULATED_BYTES_MAX: u64 = 1 << 30;
+/// Memory for a trace that must not be sampled, if that of the machine is not known.
+const MEMORY_BYTES: u64 = 8 << 30;
 /// A cache is recommended if its mean latency is at most so many times that of the fastest.
 const NEARLY: f64 = 1.1;
 /// The curve begins at this share of the footprint, or at half of the smallest cache.
@@ -49,7 +51,7 @@ pub struct Options {
     pub policies: Vec<PolicyKind>,
     /// Memory for the index; `None`: the index is a table. With one, the trace must not be sampled.
     pub index_memory: Option<IndexMemory>,
-    /// Memory that a replay of a whole trace may take.
+    /// Memory that a replay of a whole trace may take; 0: not known.
     pub memory_bytes: u64,
     /// Contents; `None`: the built-in distribution.
     pub contents: Option<Contents>,
@@ -208,8 +210,12 @@ pub fn size(options: &Options, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
 
 /// What the sample may have, and the bytes of simulated cache devices.
 fn limits(options: &Options) -> (Limits, u64) {
+    let memory_bytes = match options.memory_bytes {
+        0 => MEMORY_BYTES,
+        known => known,
+    };
     match options.index_memory {
-        Some(_) => (Limits::whole(options.memory_bytes), options.memory_bytes / 4 * 3),
+        Some(_) => (Limits::whole(memory_bytes), memory_bytes / 4 * 3),
         None => (Limits::default(), SIMULATED_BYTES_MAX),
     }
 }
