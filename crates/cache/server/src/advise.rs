@@ -7,7 +7,7 @@ use flaz_control::report::{
     AdviseCodec, AdviseMeasured, AdvisePoint, AdviseRatio, AdviseReport, AdviseSize, AdviseWindow,
     REPORT_SCHEMA,
 };
-use flaz_engine::advise::{AUTO, Estimate, HALF_LIFE, LZ4, MULTIPLES, Observed, codecs};
+use flaz_engine::advise::{AUTO, CodecEstimate, Estimate, HALF_LIFE, LZ4, MULTIPLES, Observed, codecs};
 use flaz_engine::shard::ORIGIN_SLOW;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::units::BLOCK_BYTES;
@@ -129,28 +129,22 @@ fn codec_estimates(
     let now = now.filter(|now| *now == AUTO).map(stored_by);
     let estimate = |(number, codec): (usize, &CodecChoice)| {
         let in_use = *codec == in_use;
-        let (factor, error) = match in_use {
-            true => (1.0, 0.0),
-            false => samples.capacity_factor(stored_by(number), now),
+        let told = match in_use {
+            true => CodecEstimate {
+                factor: 1.0,
+                error: 0.0,
+                hit_ratio: stats.observed.hit_ratio_at(1.0),
+            },
+            false => stats.observed.with_codec(stored_by(number), now),
         };
-        let unknown = match in_use {
-            true => 0.0,
-            false => factor * samples.unknown_gain(stored_by(number)),
-        };
-        let mut hit_ratio = ratio(stats.observed.hit_ratio_at(factor));
-        hit_ratio.low = hit_ratio
-            .low
-            .min(stats.observed.hit_ratio_at(factor - 2.0 * error).low);
-        hit_ratio.high = hit_ratio
-            .high
-            .max(stats.observed.hit_ratio_at(factor + 2.0 * error + unknown).high);
+        let hit_ratio = ratio(told.hit_ratio);
         let bytes: f64 = samples.bytes[stored_by(number)].iter().sum();
         let slower_us = now_us.map_or(0.0, |now_us| restore_us(number) - now_us);
         AdviseCodec {
             codec: *codec,
             in_use,
-            capacity_factor: factor,
-            capacity_factor_error: error,
+            capacity_factor: told.factor,
+            capacity_factor_error: told.error,
             ratio: samples.count() * BLOCK_BYTES as f64 / bytes.max(1.0),
             restore_us: restore_us(number),
             hit_ratio,

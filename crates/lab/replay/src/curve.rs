@@ -12,7 +12,7 @@ use std::f64::consts::SQRT_2;
 use flaz_codec::CodecChoice;
 use flaz_device::Nanos;
 use flaz_engine::advise::{Advisor, CACHES, Observed, Simulation, Space, StoredAs, Written};
-use flaz_engine::policy::{PolicyKind, block_key};
+use flaz_engine::policy::{PolicyKind, Ring, block_key};
 use flaz_trace::{Op, Request};
 
 use crate::contents::{Contents, Sizes};
@@ -137,7 +137,7 @@ impl Curve {
                     Op::Trim => advisor.write(key, Written::Dropped),
                 }
                 if request.op != Op::Trim {
-                    advisor.stored(key, bytes, StoredAs::New);
+                    advisor.stored(key, bytes, StoredAs::Read(Ring::Probation));
                 }
             }
         }

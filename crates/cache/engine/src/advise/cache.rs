@@ -34,7 +34,7 @@ const _: () = assert!(
 /// A ring. Positions are in bytes from its first entry ever.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Slots, and their sizes when they were appended.
+    /// Slots, and their sizes in this ring, as known now.
     entries: VecDeque<(u16, u8)>,
     /// Number of the first entry.
     first: u64,
@@ -100,7 +100,7 @@ pub(super) struct SimulatedCache {
     region: u64,
     regions: u64,
     blocks: u64,
-    /// Sizes of its blocks in the table, added up.
+    /// Sizes of its blocks in the table, each in the ring that has it, added up.
     sizes: u64,
     reclaimed: bool,
     /// Entries of both rings. Each has room for all of them: while a cache fills, all of it is probation.
@@ -223,7 +223,7 @@ impl SimulatedCache {
     pub fn resized(&mut self, table: &Table, slot: u16, was: Sizes, are: Sizes, shift: u32) {
         let place = table.place(slot, self.number);
         let Some(ring) = place.ring() else { return };
-        let (was, is) = (was[ring.index()], are[ring.index()]);
+        let (was, is) = (was.of(ring), are.of(ring));
         self.sizes = self.sizes + u64::from(is) - u64::from(was);
         let ring = &mut self.rings[ring.index()];
         let back = (ring.next() as u16).wrapping_sub(place.sequence);
@@ -233,7 +233,11 @@ impl SimulatedCache {
         let entry = &mut ring.entries[index];
         if entry.0 == slot && entry.1 == was {
             entry.1 = is;
-            ring.end = ring.end + Queue::bytes(is, shift) - Queue::bytes(was, shift);
+            let moved = |position: u64| position + Queue::bytes(is, shift) - Queue::bytes(was, shift);
+            ring.end = moved(ring.end);
+            if ring.first + (index as u64) < ring.window.0 {
+                ring.window.1 = moved(ring.window.1);
+            }
         }
     }
 

@@ -51,10 +51,21 @@ pub struct Estimate {
     pub high: f64,
 }
 
+/// What another codec would give.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CodecEstimate {
+    /// How many times as many blocks fit.
+    pub factor: f64,
+    /// Standard error of that.
+    pub error: f64,
+    /// Hit ratio.
+    pub hit_ratio: Estimate,
+}
+
 impl Observed {
     pub(super) fn halve(&mut self) {
         let hits = self.cache_hits.iter_mut().flatten();
-        for count in hits.chain([
+        for count in hits.chain(&mut self.group_reads).chain([
             &mut self.reads,
             &mut self.hits,
             &mut self.sampled,
@@ -140,6 +151,26 @@ impl Observed {
             value,
             low: (value - half).max(0.0),
             high: (value + half).min(1.0),
+        }
+    }
+
+    /// The hit ratio with another codec, by its number in [`codecs`](super::codecs()). `now`: the codec in use, if the blocks that stay
+    /// are not as they were stored first.
+    #[must_use]
+    pub fn with_codec(&self, codec: usize, now: Option<usize>) -> CodecEstimate {
+        let (factor, error) = self.codecs.capacity_factor(codec, now);
+        let unknown = factor * self.codecs.unknown_gain(codec);
+        let middle = self.hit_ratio_at(factor);
+        let low = self.hit_ratio_at(factor - 2.0 * error);
+        let high = self.hit_ratio_at(factor + 2.0 * error + unknown);
+        CodecEstimate {
+            factor,
+            error,
+            hit_ratio: Estimate {
+                low: middle.low.min(low.low),
+                high: middle.high.max(high.high),
+                ..middle
+            },
         }
     }
 

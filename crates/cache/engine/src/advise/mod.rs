@@ -6,6 +6,9 @@
 //! obey the shard's own [`Policy`](crate::policy::Policy), over rings of regions as in the engine. Other codecs change how many
 //! blocks fit, so they are points of the same curve.
 //!
+//! A block has two sizes: as a new one in probation, and as one that stays in main, where `auto` compresses it again. What the real cache
+//! has not stored yet is estimated, from the blocks that its reclaims kept.
+//!
 //! A larger cache turns as large a share of the measured misses into hits as its simulation does of the misses of the simulated cache
 //! with the real capacity; a smaller one loses a share of the hits. What is wrong with both simulations cancels out: a sample with too
 //! many references to the hottest blocks, or caches that began empty.
@@ -34,11 +37,11 @@ use std::time::Duration;
 use flaz_device::Nanos;
 
 pub use codecs::{AUTO, CODECS, CodecSampler, CodecSamples, Compressed, FORMS, LZ4, codecs, fragment_bytes};
-pub use estimate::{Estimate, Observed};
+pub use estimate::{CodecEstimate, Estimate, Observed};
 
 use self::cache::SimulatedCache;
-use self::table::{Table, to_size};
-use crate::policy::PolicyKind;
+use self::table::{Sizes, Table, scaled, to_size};
+use crate::policy::{PolicyKind, Ring};
 use crate::units::BLOCK_BYTES;
 
 /// Memory of the simulated caches of all shards, in bytes.
@@ -104,14 +107,14 @@ pub enum Written {
 /// How a block was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredAs {
-    /// As a new one, in probation.
-    New,
-    /// As one that stays, at once.
-    Remembered,
-    /// By a client's write.
-    Written,
+    /// After a miss, as a new block or, in main, as one that stays.
+    Read(Ring),
+    /// By a client's write: the contents are new.
+    Written(Ring),
     /// Again, by a reclaim.
     Kept,
+    /// Again, by a reclaim that may not compress it again, because it is dirty.
+    Moved,
 }
 
 /// Which caches an advisor simulates, and on how large a sample.
@@ -163,7 +166,7 @@ pub struct Advisor {
     shift: u32,
     table: Table,
     caches: Vec<SimulatedCache>,
-    /// Mean size of the new blocks, times 2^[`MEAN_SHIFT`]: that of a block of unknown size.
+    /// Mean size of new and written blocks, times 2^[`MEAN_SHIFT`]: that of a block of unknown size.
     mean_size: u64,
     /// Of the latest blocks that a reclaim kept, the sizes as new ones and as kept ones, added up.
     kept: [f64; 2],
@@ -183,10 +186,6 @@ pub struct Advisor {
 const MEAN_SHIFT: u32 = 6;
 /// Kept blocks that count for the ratio of their sizes.
 const KEPT_MEMORY: f64 = 1000.0;
-
-fn scaled(size: u8, ratio: f64) -> u8 {
-    (f64::from(size) * ratio).round().clamp(1.0, 255.0) as u8
-}
 
 impl Advisor {
     /// For a shard of a cache with so many, or of [`SHARDS_MAX`]. `warm`: the shard has blocks.
@@ -326,20 +325,29 @@ impl Advisor {
     /// blocks, until it is known.
     pub fn stored(&mut self, key: u64, bytes: u64, stored_as: StoredAs) {
         let is = to_size(bytes);
-        if stored_as == StoredAs::New {
+        if matches!(stored_as, StoredAs::Read(Ring::Probation) | StoredAs::Written(_)) {
             self.mean_size = self.mean_size + u64::from(is) - (self.mean_size >> MEAN_SHIFT);
         }
         let Some(slot) = self.table.find(key) else { return };
-        let was = self.table.sizes(slot);
-        let [new, _] = was;
+        let (was, ratio) = (self.table.sizes(slot), self.kept_ratio());
+        let as_new = was.with(Ring::Probation, is);
         let are = match stored_as {
-            StoredAs::New if is == new => was,
-            StoredAs::New => [is, scaled(is, self.kept_ratio())],
-            StoredAs::Remembered => [scaled(is, 1.0 / self.kept_ratio()), is],
-            StoredAs::Written => [is, is],
-            StoredAs::Kept => [new, is],
+            StoredAs::Read(Ring::Probation) => match was.known(Ring::Main) {
+                // The contents are the same.
+                Some(_) if was.known(Ring::Probation).is_none_or(|new| new == is) => as_new,
+                _ => as_new.with_estimate(Ring::Main, scaled(is, ratio)),
+            },
+            StoredAs::Read(Ring::Main) => match was.known(Ring::Probation) {
+                Some(_) => was.with(Ring::Main, is),
+                None => (was.with(Ring::Main, is)).with_estimate(Ring::Probation, scaled(is, 1.0 / ratio)),
+            },
+            StoredAs::Written(Ring::Probation) => as_new.with_estimate(Ring::Main, scaled(is, ratio)),
+            StoredAs::Written(Ring::Main) => as_new.with_estimate(Ring::Main, is),
+            StoredAs::Kept | StoredAs::Moved => was.with(Ring::Main, is),
         };
-        if stored_as == StoredAs::Kept {
+        if stored_as == StoredAs::Kept
+            && let Some(new) = was.known(Ring::Probation)
+        {
             let fade = 1.0 - 1.0 / KEPT_MEMORY;
             self.kept = [(new, 0), (is, 1)].map(|(size, of)| self.kept[of] * fade + f64::from(size));
         }
@@ -384,7 +392,8 @@ impl Advisor {
             Some(slot) => Some(slot),
             None => {
                 let size = (self.mean_size >> MEAN_SHIFT) as u8;
-                self.table.insert(key, [size, scaled(size, self.kept_ratio())])
+                let kept = scaled(size, self.kept_ratio());
+                self.table.insert(key, Sizes::estimated(size, kept))
             }
         }?;
         self.table.hold(slot);

@@ -3,8 +3,9 @@
 //! Invariants: a block has one slot; a slot is in use as long as one of the caches has the block, or the reference to it lasts; no
 //! more than [`Table::new`] got are in use. Memory is allocated once.
 
-use super::{CACHES, SIZE_UNIT};
+use super::{CACHES, SIZE_UNIT, fragment_bytes};
 use crate::policy::{HITS_MAX, Ring};
+use crate::units::BLOCK_BYTES;
 
 /// An empty place of the hash index.
 const EMPTY: u16 = u16::MAX;
@@ -60,20 +61,61 @@ struct Slot {
     states: [u8; CACHES.div_ceil(2)],
     /// Number of caches that have it, and one while it is referenced.
     users: u8,
-    /// Bytes of the cache device that it takes in each ring, in units of [`SIZE_UNIT`].
+    /// Bytes of the cache device that it takes.
     sizes: Sizes,
 }
 
-/// Sizes by [`Ring::index`]: blocks that stay may be compressed again.
-pub(super) type Sizes = [u8; 2];
+/// Bytes of the cache device that a block takes, in units of [`SIZE_UNIT`], by [`Ring::index`]: blocks that stay may be compressed again.
+/// Those that the cache has not stored yet are estimated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sizes {
+    bytes: [u8; 2],
+    known: [bool; 2],
+}
+
+impl Sizes {
+    /// Both are estimated.
+    pub fn estimated(new: u8, kept: u8) -> Self {
+        Self {
+            bytes: [new, kept],
+            known: [false; 2],
+        }
+    }
+
+    pub fn of(self, ring: Ring) -> u8 {
+        self.bytes[ring.index()]
+    }
+
+    /// The size in a ring if the cache has stored the block there.
+    pub fn known(self, ring: Ring) -> Option<u8> {
+        self.known[ring.index()].then(|| self.of(ring))
+    }
+
+    /// With the size that the cache has stored.
+    pub fn with(mut self, ring: Ring, size: u8) -> Self {
+        (self.bytes[ring.index()], self.known[ring.index()]) = (size, true);
+        self
+    }
+
+    /// With an estimated size.
+    pub fn with_estimate(mut self, ring: Ring, size: u8) -> Self {
+        (self.bytes[ring.index()], self.known[ring.index()]) = (size, false);
+        self
+    }
+}
 
 const FREE: Slot = Slot {
     key: 0,
     sequences: [0; CACHES],
     states: [0; CACHES.div_ceil(2)],
     users: 0,
-    sizes: [0; 2],
+    sizes: Sizes {
+        bytes: [0; 2],
+        known: [false; 2],
+    },
 };
+
+const _: () = assert!(size_of::<Slot>() == 40, "the memory of the sample depends on it");
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -145,7 +187,7 @@ impl Table {
     }
 
     pub fn size(&self, slot: u16, ring: Ring) -> u8 {
-        self.sizes(slot)[ring.index()]
+        self.sizes(slot).of(ring)
     }
 
     pub fn set_sizes(&mut self, slot: u16, sizes: Sizes) {
@@ -209,6 +251,12 @@ pub(super) fn to_size(bytes: u64) -> u8 {
     bytes.div_ceil(SIZE_UNIT).clamp(1, 255) as u8
 }
 
+/// A size times a ratio: at most that of a block that does not compress.
+pub(super) fn scaled(size: u8, ratio: f64) -> u8 {
+    let most = to_size(fragment_bytes(BLOCK_BYTES as u64));
+    (f64::from(size) * ratio).round().clamp(1.0, f64::from(most)) as u8
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -244,7 +292,7 @@ mod tests {
             assert_eq!(table.find(key), model.get(&key).copied());
             match model.remove(&key) {
                 Some(slot) => table.release(slot),
-                None => match table.insert(key, [3; 2]) {
+                None => match table.insert(key, Sizes::estimated(3, 3)) {
                     Some(slot) => {
                         table.hold(slot);
                         model.insert(key, slot);

@@ -180,12 +180,11 @@ impl<P: Platform> Shard<P> {
         for (candidate, packed) in &batch.items {
             let block = LocalBlock(first.0 + candidate.index as u64);
             let (what, stored) = batch.record(packed, data, candidate.index, false);
-            if self.store_block(block, candidate, what).await {
+            if let Some(ring) = self.store_block(block, candidate, what).await {
                 self.count_stored(packed, stored, candidate.written);
-                let stored_as = match candidate.ring {
-                    _ if candidate.written => StoredAs::Written,
-                    Ring::Probation => StoredAs::New,
-                    Ring::Main => StoredAs::Remembered,
+                let stored_as = match candidate.written {
+                    true => StoredAs::Written(ring),
+                    false => StoredAs::Read(ring),
                 };
                 self.follow_stored(block, stored, stored_as);
                 self.sample_codecs(first, data, candidate.index, stored).await;
@@ -193,35 +192,35 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Appends one block, unless a write has overtaken it or it is already cached. Waits for space.
+    /// Appends one block, unless a write has overtaken it or it is already cached. Waits for space. Returns the ring.
     async fn store_block(
         self: &Rc<Self>,
         block: LocalBlock,
         candidate: &Candidate,
         what: Append<'_>,
-    ) -> bool {
+    ) -> Option<Ring> {
         loop {
             if !planted(PlantedBug::PageNotLoaded) {
                 self.load_page(block).await;
             }
             if self.cache.is_fenced() || (self.is_stopping() && self.reclaimer.is_stuck()) {
-                return false;
+                return None;
             }
             // From here to `install` nothing may await: see `super::order` on the stale-admission race.
             if !self.order.is_current(block, candidate.version) {
                 count(&self.stats.counters.refused_overtaken, 1);
                 self.write_tombstone_if_stale(block).await;
-                return false;
+                return None;
             }
             if self.map.lookup(block).is_some() {
                 // Another admission of the same data came first: the version is still the same.
                 count(&self.stats.counters.refused_present, 1);
-                return false;
+                return None;
             }
             if self.allowance() == Allowance::Nothing {
                 count(&self.stats.counters.refused_budget, 1);
                 self.write_tombstone_if_stale(block).await;
-                return false;
+                return None;
             }
             let old = self
                 .ring_for(block)
@@ -232,7 +231,7 @@ impl<P: Platform> Shard<P> {
                 self.map
                     .install(&self.log, block, entry.with_hits(candidate.hits));
                 self.appended();
-                return true;
+                return Some(ring);
             }
             self.wait_for_room().await;
         }

@@ -121,9 +121,9 @@ impl<P: Platform> Shard<P> {
     }
 
     /// A block was stored again, and takes so many bytes of a fragment, which it may share with others.
-    pub(super) fn follow_kept(&self, block: LocalBlock, bytes: u64) {
+    pub(super) fn follow_kept(&self, block: LocalBlock, bytes: u64, stored_as: StoredAs) {
         self.following
-            .show(block, |advisor, key| advisor.stored(key, bytes, StoredAs::Kept));
+            .show(block, |advisor, key| advisor.stored(key, bytes, stored_as));
     }
 
     /// Block `index` of `data` was stored in the background, `stored` bytes of it: once in a while, measures what other codecs make of

@@ -245,7 +245,7 @@ impl<P: Platform> Shard<P> {
             let (what, stored) = batch.record(packed, data, candidate.index, dirty);
             self.follow_write(block, Written::Admitted);
             let (ring, lsn, was_dirty) = self.append_one_dirty(lock, block, candidate.ring, what).await?;
-            self.follow_stored(block, stored, StoredAs::Written);
+            self.follow_stored(block, stored, StoredAs::Written(ring));
             kept.upto.raise(ring, lsn);
             kept.blocks.push(KeptBlock {
                 block,

@@ -18,6 +18,7 @@ use super::log::{Append, Appended, Class};
 use super::repack::Wider;
 use super::sets::{Kept, PackedGroup, Repacked};
 use super::{Platform, Shard, Shared};
+use crate::advise::StoredAs;
 use crate::format::group::{Members, group_of};
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
@@ -201,7 +202,12 @@ impl<P: Platform> Shard<P> {
             let appended = self.log.append(survivor.ring, global, what, Class::Reclaim);
             if let Some(Appended { entry: new, .. }) = appended {
                 self.install_again(survivor, entry, new);
-                self.follow_kept(survivor.block, stored_bytes);
+                let stored_as = if entry.dirty() {
+                    StoredAs::Moved
+                } else {
+                    StoredAs::Kept
+                };
+                self.follow_kept(survivor.block, stored_bytes, stored_as);
                 count(&self.stats.counters.reinserted_bytes, stored_bytes);
                 if repacked.is_some() && !entry.dirty() {
                     let saved = (survivor.end - survivor.start).saturating_sub(stored_bytes);
@@ -332,7 +338,7 @@ impl<P: Platform> Shard<P> {
                 let each = bytes.div_ceil(still.len() as u64);
                 for (survivor, now) in still {
                     self.install_again(survivor, now, new);
-                    self.follow_kept(survivor.block, each);
+                    self.follow_kept(survivor.block, each, StoredAs::Kept);
                 }
                 count(&self.stats.counters.reinserted_bytes, bytes);
                 self.pump_writes();

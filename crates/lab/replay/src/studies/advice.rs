@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use flaz_codec::CodecChoice;
-use flaz_engine::advise::{AUTO, Estimate, Observed, codecs};
+use flaz_engine::advise::{AUTO, Estimate, codecs};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::stats::StatsSnapshot;
 
@@ -103,14 +103,17 @@ impl Study<'_> {
             if !self.compares_codecs {
                 continue;
             }
-            for (number, codec) in codecs().iter().enumerate() {
+            let now = Some(in_use).filter(|now| *now == AUTO);
+            for (number, codec) in codecs()
+                .iter()
+                .enumerate()
+                .filter(|(number, _)| *number != in_use)
+            {
                 let exact = hit_ratio(&outcomes[&(self.blocks(share), number)]);
-                let (factor, estimate) = with_codec(own, number, in_use);
-                let (text, error) = cell(estimate, exact);
-                println!(
-                    "    {codec:<7} {factor:.2}x{text}  {:.0} samples",
-                    own.codecs.count()
-                );
+                let told = own.with_codec(number, now);
+                let (text, error) = cell(told.hit_ratio, exact);
+                let (factor, samples) = (told.factor, own.codecs.count());
+                println!("    {codec:<7} {factor:.2}x{text}  {samples:.0} samples");
                 worst[1] = worst[1].max(error);
             }
         }
@@ -151,28 +154,6 @@ impl Study<'_> {
 fn hit_ratio(stats: &StatsSnapshot) -> f64 {
     let counts = &stats.counts;
     counts.hit_blocks as f64 / (counts.hit_blocks + counts.miss_blocks) as f64
-}
-
-/// The estimate for another codec, as `flaz advise` calculates it, and how many times as many blocks fit.
-fn with_codec(observed: &Observed, codec: usize, in_use: usize) -> (f64, Estimate) {
-    let now = Some(in_use).filter(|now| *now == AUTO);
-    let (factor, error) = match codec == in_use {
-        true => (1.0, 0.0),
-        false => observed.codecs.capacity_factor(codec, now),
-    };
-    let unknown = match codec == in_use {
-        true => 0.0,
-        false => factor * observed.codecs.unknown_gain(codec),
-    };
-    let low = observed.hit_ratio_at(factor - 2.0 * error);
-    let high = observed.hit_ratio_at(factor + 2.0 * error + unknown);
-    let estimate = observed.hit_ratio_at(factor);
-    let widened = Estimate {
-        low: estimate.low.min(low.low),
-        high: estimate.high.max(high.high),
-        ..estimate
-    };
-    (factor, widened)
 }
 
 /// An estimate beside the replay, and its error.
