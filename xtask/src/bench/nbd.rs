@@ -111,6 +111,16 @@ impl Files {
     pub(super) fn path(&self) -> &Path {
         self.0.path()
     }
+
+    /// Files with the same random data, of so many MiB.
+    pub(super) fn random(&self, names: &[impl AsRef<Path>], mib: u64) -> Result<(), BenchError> {
+        let mut data = vec![0; (mib << 20) as usize];
+        flaz_sim::Rng::new(1).fill(&mut data);
+        for name in names {
+            std::fs::write(self.path().join(name), &data)?;
+        }
+        Ok(())
+    }
 }
 
 /// Rows that need servers and clients.

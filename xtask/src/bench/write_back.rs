@@ -25,7 +25,7 @@ const DISK_SECONDS: f64 = 8.0;
 
 /// The arguments of fio for random writes of 4 KiB that halve. Each run writes other blocks: those of the run before are dirty already,
 /// and writes to them do not wait at the dirty limit.
-fn writes(depth: &str) -> [&str; 6] {
+pub(super) fn writes(depth: &str) -> [&str; 6] {
     [
         "--rw=randwrite",
         "--bs=4k",
@@ -130,7 +130,13 @@ fn raw_latency(path: &Path, seconds: f64) -> Result<f64, BenchError> {
     Ok(latency.ok_or("fio's report has no latency")? / 1000.0)
 }
 
-fn row(what: String, peer: &str, budget: &'static str, figures: &[f64], unit: &'static str) -> Row {
+pub(super) fn row(
+    what: String,
+    peer: &str,
+    budget: &'static str,
+    figures: &[f64],
+    unit: &'static str,
+) -> Row {
     Row {
         what,
         peer: peer.into(),
@@ -153,12 +159,7 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
     let seconds = if options.quick { 1.0 } else { 2.0 };
     let program = program()?;
     let files = Files::new(options)?;
-    let mut data = vec![0; (ORIGIN_MIB << 20) as usize];
-    flaz_sim::Rng::new(1).fill(&mut data);
-    for name in ["back.origin", "past.origin", "raw"] {
-        std::fs::write(files.path().join(name), &data)?;
-    }
-    drop(data);
+    files.random(&["back.origin", "past.origin", "raw"], ORIGIN_MIB)?;
     let serve =
         |name: &str, more: &[&str]| Server::flaz_with(&program, files.path(), name, "lz4", CACHE_MIB, more);
     let back = serve("back", &["--mode", "write-back", "--dirty-limit", "50"])?;
