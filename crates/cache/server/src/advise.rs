@@ -10,7 +10,6 @@ use flaz_control::report::{
 use flaz_engine::advise::{AUTO, CodecEstimate, Estimate, HALF_LIFE, LZ4, MULTIPLES, Observed, codecs};
 use flaz_engine::shard::ORIGIN_SLOW;
 use flaz_engine::stats::StatsSnapshot;
-use flaz_engine::units::BLOCK_BYTES;
 
 /// The capacities of the table.
 const SIZES: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
@@ -138,14 +137,13 @@ fn codec_estimates(
             false => stats.observed.with_codec(stored_by(number), now),
         };
         let hit_ratio = ratio(told.hit_ratio);
-        let bytes: f64 = samples.bytes[stored_by(number)].iter().sum();
         let slower_us = now_us.map_or(0.0, |now_us| restore_us(number) - now_us);
         AdviseCodec {
             codec: *codec,
             in_use,
             capacity_factor: told.factor,
             capacity_factor_error: told.error,
-            ratio: samples.count() * BLOCK_BYTES as f64 / bytes.max(1.0),
+            ratio: samples.ratio(stored_by(number)),
             restore_us: restore_us(number),
             hit_ratio,
             mean_us: measured.mean_us(hit_ratio.value, slower_us),

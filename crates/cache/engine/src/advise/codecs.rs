@@ -7,10 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, Dictionary, Effort, encoder, encoder_with};
+use flaz_codec::{
+    CodecChoice, CodecId, CodecSpec, Decoders, Dictionary, Effort, Encoder, encoder, encoder_with,
+};
 use flaz_device::Nanos;
 
 use super::GROUPS;
+use super::trial::{GAIN_ERROR, Trial};
 use crate::format::extent::FRAGMENT_HEADER_BYTES;
 use crate::format::group::{GROUP_BLOCKS_MAX, GROUP_STORED_MAX, MEMBER_CHECKSUM_BYTES};
 use crate::units::BLOCK_BYTES;
@@ -31,7 +34,7 @@ const NEW_SHARE: f64 = 0.07;
 const GROUPED_SHARE: f64 = 1.0 / 3.0;
 /// Standard error of both, as a share of the capacity. From the same replays.
 const AUTO_ERROR: f64 = 0.03;
-/// By how much more a dictionary may raise the capacity with `auto`, as a share. From the same replays.
+/// By how much more a dictionary may raise the capacity with `auto`, as a share, if no block was tried. From the same replays.
 const DICTIONARY_GAIN_MAX: f64 = 0.3;
 /// Members of a group that a hit restores, on average.
 const RESTORED_MEMBERS: f64 = 2.5;
@@ -59,6 +62,17 @@ fn codec_of(form: usize, effort: Effort, has_dictionary: bool) -> CodecSpec {
     }
 }
 
+/// What blocks have in common, as far as it is known.
+#[derive(Debug)]
+pub enum Common {
+    /// Nothing is known.
+    Nothing,
+    /// The dictionary of the cache, with its number.
+    Dictionary(u8, Arc<Dictionary>),
+    /// Earlier blocks, for a trial: see [`History`](super::History).
+    History(Vec<u8>),
+}
+
 /// A block in every form.
 #[derive(Debug)]
 pub struct Compressed {
@@ -69,22 +83,23 @@ pub struct Compressed {
     /// The form of a new block with `auto`.
     new: usize,
     has_dictionary: bool,
+    trial: Option<Trial>,
 }
 
 impl Compressed {
-    /// Compresses a block in every form; with the second codec of `auto` as the cache does, with some effort and perhaps a dictionary with a
-    /// number. `four`: the aligned four that it is in, if all of them are known. Takes up to 450 us, with high effort 2.2 ms.
+    /// Compresses a block in every form; with the second codec of `auto` as the cache does, with some effort and perhaps a dictionary.
+    /// `four`: the aligned four that it is in, if all of them are known. Takes up to 450 us, with high effort 2.2 ms, and with a history
+    /// another 1.4 ms.
     #[must_use]
-    pub fn of(
-        block: &[u8],
-        four: Option<&[u8]>,
-        effort: Effort,
-        dictionary: Option<(u8, Arc<Dictionary>)>,
-    ) -> Self {
+    pub fn of(block: &[u8], four: Option<&[u8]>, effort: Effort, common: &Common) -> Self {
+        let dictionary = match common {
+            Common::Dictionary(number, dictionary) => Some((*number, dictionary)),
+            Common::Nothing | Common::History(_) => None,
+        };
         let mut out = vec![0; GROUP_STORED_MAX];
         let specs: [CodecSpec; FORMS] =
             std::array::from_fn(|form| codec_of(form, effort, dictionary.is_some()));
-        let encoder_of = |form| match (form, &dictionary) {
+        let encoder_of = |form| match (form, dictionary) {
             (SECOND | GROUP, Some((_, dictionary))) => encoder_with(dictionary, specs[form]),
             _ => Some(encoder(specs[form])),
         };
@@ -96,8 +111,8 @@ impl Compressed {
             };
             Some(out[..len].to_vec())
         });
-        let codecs = std::array::from_fn(|form| match (form, &dictionary) {
-            (SECOND | GROUP, Some((number, _))) => specs[form].id().with_dictionary(*number),
+        let codecs = std::array::from_fn(|form| match (form, dictionary) {
+            (SECOND | GROUP, Some((number, _))) => specs[form].id().with_dictionary(number),
             _ => specs[form].id(),
         });
         let new = match effort {
@@ -110,6 +125,10 @@ impl Compressed {
             codecs,
             new,
             has_dictionary: dictionary.is_some(),
+            trial: match common {
+                Common::History(history) => Trial::of(history, |encoder| stays_bytes(block, four, encoder)),
+                Common::Nothing | Common::Dictionary(..) => None,
+            },
         }
     }
 
@@ -147,8 +166,24 @@ impl Compressed {
 
 /// What is so much for new blocks of `auto`, for blocks that stay, and in groups of four, on average.
 fn auto(new: f64, second: f64, group: f64) -> f64 {
-    let second = second + GROUPED_SHARE * (group - second);
-    NEW_SHARE * new + (1.0 - NEW_SHARE) * second
+    NEW_SHARE * new + (1.0 - NEW_SHARE) * stays(second, group)
+}
+
+/// What is so much for blocks that stay alone, and in groups of four, on average.
+fn stays(second: f64, group: f64) -> f64 {
+    second + GROUPED_SHARE * (group - second)
+}
+
+/// Bytes of a block that stays, on average, with an encoder.
+fn stays_bytes(block: &[u8], four: Option<&[u8]>, encoder: &mut dyn Encoder) -> f64 {
+    let mut out = vec![0; GROUP_STORED_MAX];
+    let alone = encoder.compress(block, &mut out[..BLOCK_BYTES - 1]);
+    let alone = alone.unwrap_or(BLOCK_BYTES) as f64;
+    let together = four.and_then(|four| encoder.compress_group(four, BLOCK_BYTES, &mut out));
+    stays(
+        alone,
+        together.map_or(alone, |len| len as f64 / GROUP_BLOCKS_MAX as f64),
+    )
 }
 
 /// Bytes of the cache device for a block of which `stored` bytes are stored.
@@ -164,6 +199,10 @@ pub struct CodecSamples {
     pub blocks: [f64; GROUPS],
     /// Those of them that were compressed with a dictionary, for `auto`.
     pub with_dictionary: f64,
+    /// Bytes of a dictionary, at most; 0: the cache has no space for one.
+    pub dictionary_bytes: f64,
+    /// What a dictionary would save, tried with some of the blocks.
+    pub trial: Trial,
     /// Bytes that they took when they were stored, by group.
     pub now_bytes: [f64; GROUPS],
     /// Bytes that they take with each codec, by group.
@@ -188,6 +227,7 @@ impl CodecSamples {
                 .chain(&mut self.decode_ns)
                 .chain([&mut self.with_dictionary])
                 .for_each(|count| *count /= 2.0);
+            self.trial.halve();
         }
         // In turn: a group has blocks of all times.
         let fewest = |group: &usize| self.blocks[*group] as u64;
@@ -195,6 +235,9 @@ impl CodecSamples {
         self.blocks[group] += 1.0;
         self.with_dictionary += f64::from(u8::from(compressed.has_dictionary));
         self.now_bytes[group] += fragment_bytes(now) as f64;
+        if let Some(trial) = &compressed.trial {
+            self.trial.add(trial);
+        }
         let ns = took.map(|took| took.as_nanos() as f64);
         let group_ns = match compressed.forms[GROUP] {
             Some(_) => ns[GROUP] * RESTORED_MEMBERS / GROUP_BLOCKS_MAX as f64,
@@ -223,6 +266,16 @@ impl CodecSamples {
         let counts = counts.chain(&mut self.now_bytes).chain(&mut self.decode_ns);
         let counts = counts.chain([&mut self.with_dictionary]);
         counts.zip(others).for_each(|(count, other)| *count += other);
+        self.trial.add(&other.trial);
+        self.dictionary_bytes = self.dictionary_bytes.max(other.dictionary_bytes);
+    }
+
+    /// Compression ratio with a codec; with `auto`, with a dictionary.
+    #[must_use]
+    pub fn ratio(&self, codec: usize) -> f64 {
+        let bytes: f64 = self.bytes[codec].iter().sum();
+        let ratio = self.count() * BLOCK_BYTES as f64 / bytes.max(1.0);
+        ratio * (1.0 + self.dictionary_gain(codec).unwrap_or(0.0))
     }
 
     /// How many times as many blocks a cache would have with a codec, from sizes by group: the value without each group in turn
@@ -244,19 +297,36 @@ impl CodecSamples {
         let mean = parts.iter().sum::<f64>() / GROUPS as f64;
         let squares: f64 = parts.iter().map(|part| (part - mean).powi(2)).sum();
         let groups = GROUPS as f64;
-        let error = ((groups - 1.0) / groups * squares).sqrt();
-        let is_modelled = codec == AUTO || now == Some(AUTO);
-        let modelled = if is_modelled { AUTO_ERROR * whole } else { 0.0 };
-        (whole, error.hypot(modelled))
+        let mut error = ((groups - 1.0) / groups * squares).sqrt();
+        if codec == AUTO || now == Some(AUTO) {
+            error = error.hypot(AUTO_ERROR * whole);
+        }
+        match self.dictionary_gain(codec) {
+            Some(gain) if gain > 0.0 => (
+                whole * (1.0 + gain),
+                (error * (1.0 + gain)).hypot(GAIN_ERROR * whole),
+            ),
+            _ => (whole, error),
+        }
+    }
+
+    /// By how much a dictionary that the cache does not have yet would raise the capacity with a codec, as a share. `None`: not known.
+    fn dictionary_gain(&self, codec: usize) -> Option<f64> {
+        if codec != AUTO || self.dictionary_bytes == 0.0 {
+            return Some(0.0);
+        }
+        let without = 1.0 - self.with_dictionary / self.count().max(1.0);
+        let gain = self.trial.gain(self.dictionary_bytes)?;
+        Some(without * (1.0 - NEW_SHARE) * gain)
     }
 
     /// By how much more the capacity with a codec may be than [`CodecSamples::capacity_factor`], as a share: what `auto` may gain by a
-    /// dictionary that the cache does not have yet.
+    /// dictionary that the cache does not have yet, if no block was tried.
     #[must_use]
     pub fn unknown_gain(&self, codec: usize) -> f64 {
-        match codec {
-            AUTO => DICTIONARY_GAIN_MAX * (1.0 - self.with_dictionary / self.count().max(1.0)),
-            _ => 0.0,
+        match self.dictionary_gain(codec) {
+            Some(_) => 0.0,
+            None => DICTIONARY_GAIN_MAX * (1.0 - self.with_dictionary / self.count().max(1.0)),
         }
     }
 }

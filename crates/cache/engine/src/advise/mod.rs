@@ -19,6 +19,7 @@
 //! | `table` | the sampled blocks |
 //! | `cache` | a simulated cache |
 //! | `codecs` | what other codecs make of stored blocks |
+//! | `trial` | what a dictionary would save |
 //! | `estimate` | [`Observed`], what was counted, and the estimates from it |
 //!
 //! Invariants: the sample of all shards takes at most [`MEMORY_BYTES_MAX`]; a block that is not in it costs a hash and a
@@ -30,26 +31,30 @@ mod estimate;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::f64::consts::{FRAC_1_SQRT_2, SQRT_2};
 use std::time::Duration;
 
 use flaz_device::Nanos;
 
-pub use codecs::{AUTO, CODECS, CodecSampler, CodecSamples, Compressed, FORMS, LZ4, codecs, fragment_bytes};
+pub use codecs::{
+    AUTO, CODECS, CodecSampler, CodecSamples, Common, Compressed, FORMS, LZ4, codecs, fragment_bytes,
+};
 pub use estimate::{CodecEstimate, Estimate, Observed};
+pub use trial::{History, Trial};
 
 use self::cache::SimulatedCache;
 use self::table::{Sizes, Table, scaled, to_size};
 use crate::policy::{PolicyKind, Ring};
 use crate::units::BLOCK_BYTES;
 
-/// Memory of the simulated caches of all shards, in bytes.
+/// Memory of the simulated caches of all shards, and of a [`History`], in bytes.
 pub const MEMORY_BYTES_MAX: usize = 1 << 20;
 /// Shards that follow a sample. Of more, the first ones do: blocks map to shards by stripe, so they see all kinds of blocks.
 pub const SHARDS_MAX: u32 = 8;
 /// Blocks in the sample, of all shards.
-const SLOTS_MAX: usize = 10_900;
+const SLOTS_MAX: usize = 10_200;
 /// Number of simulated caches.
 pub const CACHES: usize = 10;
 /// Their capacities, in units of the real one.

@@ -11,8 +11,8 @@ use flaz_device::{Env, IoBuf, Nanos, Priority};
 
 use super::{Platform, Shard};
 use crate::advise::{
-    Advisor, CodecSampler, CodecSamples, Compressed, Observed, SHARDS_MAX, Space, StoredAs, Written,
-    fragment_bytes,
+    Advisor, CodecSampler, CodecSamples, Common, Compressed, History, Observed, SHARDS_MAX, Space, StoredAs,
+    Written, fragment_bytes,
 };
 use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::policy::{PolicyKind, block_key};
@@ -27,6 +27,8 @@ pub(super) struct Following {
     advisor: RefCell<Option<Advisor>>,
     sampler: RefCell<CodecSampler>,
     codecs: RefCell<CodecSamples>,
+    /// Of the first shard, for all.
+    history: RefCell<History>,
 }
 
 impl Following {
@@ -36,6 +38,7 @@ impl Following {
             advisor: RefCell::new(None),
             sampler: RefCell::default(),
             codecs: RefCell::default(),
+            history: RefCell::default(),
         }
     }
 
@@ -56,6 +59,7 @@ impl Following {
             .map(|advisor| advisor.observed(now))
             .unwrap_or_default();
         observed.codecs = *self.codecs.borrow();
+        observed.memory_bytes += self.history.borrow().memory_bytes() as u64;
         observed
     }
 
@@ -136,11 +140,11 @@ impl<P: Platform> Shard<P> {
         }
         let four = four_of(first, data, index).map(IoBuf::copy_of);
         let copy = IoBuf::copy_of(&data[index * BLOCK_BYTES..][..BLOCK_BYTES]);
-        let dictionary = self.codecs.current().map(|of| (of.number, of.dictionary));
+        let common = self.in_common(&copy);
         let effort = self.effort().unwrap_or_default();
         let compressed = (self.env)
             .compute(Priority::Write, move || {
-                Compressed::of(&copy, four.as_deref(), effort, dictionary)
+                Compressed::of(&copy, four.as_deref(), effort, &common)
             })
             .await;
         let mut out = IoBuf::new(GROUP_BLOCKS_MAX * BLOCK_BYTES);
@@ -151,7 +155,23 @@ impl<P: Platform> Shard<P> {
             self.env.now().since(started)
         });
         let mut samples = self.following.codecs.borrow_mut();
+        samples.dictionary_bytes = f64::from(self.id.layout.dictionary_bytes);
         samples.sample(&compressed, stored, took);
+    }
+
+    /// What a sampled block may have in common with others: the dictionary, or for a trial the blocks that were sampled before it.
+    fn in_common(&self, block: &[u8]) -> Common {
+        let mut history = self.following.history.borrow_mut();
+        if let Some(current) = self.codecs.current() {
+            history.clear();
+            return Common::Dictionary(current.number, current.dictionary);
+        }
+        if self.id.number > 0 || self.id.layout.dictionary_bytes == 0 {
+            return Common::Nothing;
+        }
+        let common = history.for_trial().map_or(Common::Nothing, Common::History);
+        history.add(block);
+        common
     }
 }
 
