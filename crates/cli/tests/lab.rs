@@ -94,6 +94,8 @@ fn a_replay_with_an_index_in_bounded_memory() {
         text.contains("Page reads a lookup") && text.contains("100 KiB"),
         "{text}"
     );
+    let codecs = ["lz4", "auto"].map(|codec| text.matches(&format!(" MiB  {codec} ")).count());
+    assert_eq!(codecs, [2, 2], "both are replayed by default: {text}");
     let text = succeeded(&replay("32M:20G"));
     assert!(text.contains("102 KiB"), "{text}");
     let least = "a cache of 67108864 bytes: index memory: expected 36864 bytes or more";

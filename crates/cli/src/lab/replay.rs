@@ -62,7 +62,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SIZES", required = true, value_delimiter = ',', value_parser = size::parse)]
     cache: Vec<u64>,
     /// Codecs, separated by commas
-    #[arg(long, value_name = "CODECS", value_delimiter = ',', default_value = "lz4",
+    #[arg(long, value_name = "CODECS", value_delimiter = ',', default_value = "lz4,auto",
         help = format!("Codecs, separated by commas: {}", CodecChoice::choices()))]
     codec: Vec<CodecChoice>,
     /// Policies, separated by commas
