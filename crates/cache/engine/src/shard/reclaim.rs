@@ -47,13 +47,20 @@ impl<P: Platform> Shard<P> {
 
     /// Whether a region should be reclaimed and no reclaim is running.
     pub(super) fn can_reclaim(&self) -> bool {
-        !self.reclaimer.is_running() && self.log.wants_reclaim()
+        !self.reclaimer.is_running() && self.wants_reclaim()
+    }
+
+    /// Whether a region should be reclaimed. A reclaim that was put back must be finished, however many regions are free now, if clients
+    /// wait for its end.
+    fn wants_reclaim(&self) -> bool {
+        let must_finish = !self.reclaimer.is_running() && self.log.awaits_reclaim();
+        self.log.wants_reclaim() || must_finish
     }
 
     /// Frees regions before they are needed, until the shard stops.
     pub(super) async fn reclaim_task(shard: Rc<Self>) {
         loop {
-            let is_wanted = || !shard.is_stopping() && !shard.cache.is_fenced() && shard.log.wants_reclaim();
+            let is_wanted = || !shard.is_stopping() && !shard.cache.is_fenced() && shard.wants_reclaim();
             while is_wanted() {
                 let lacks = shard.log.wants_space() || shard.log.free_regions() == 0;
                 let helped = match shard.log.must_give() {

@@ -428,6 +428,11 @@ impl SegmentLog {
         self.wants_space() || self.must_free() || self.must_give()
     }
 
+    /// Whether clients append nothing until a reclaim has ended, running or put back.
+    pub(super) fn awaits_reclaim(&self) -> bool {
+        self.state.borrow().awaits_reclaim()
+    }
+
     /// Whether only the reserved region is free, and one will be needed soon.
     pub(super) fn wants_space(&self) -> bool {
         self.state.borrow().wants_space()

@@ -92,6 +92,48 @@ fn the_manifest_follows_the_life_of_a_region() {
     assert_eq!(state_of(), (RegionUse::Free, 0));
 }
 
+/// A region that does not count after a crash takes what reclaim moves. While it does not suffice, another region becomes free, and takes
+/// the rest. The first one counts when the reclaim has ended, and not before.
+#[test]
+fn one_region_does_not_count_until_the_reclaim_has_ended() {
+    let log = log();
+    let drain = || {
+        while log.writing() {
+            let id = send(&log);
+            log.end_write(id);
+        }
+    };
+    let moved = || {
+        let appended = log.append(Ring::Main, BlockNumber(1), BLANK, Class::Reclaim);
+        appended.expect("there is room");
+    };
+    let recovering = || -> Vec<u32> {
+        let all = 0..log.region_count() as u32;
+        all.filter(|number| log.entry(*number).state == RegionUse::Recovering)
+            .collect()
+    };
+    while log.free_regions() > 1 {
+        moved();
+        log.close_regions();
+        drain();
+    }
+    let victim = log.take_oldest(Ring::Main).expect("it is full");
+    log.hold_for_reclaim(true);
+    moved();
+    let first = recovering();
+    assert_eq!(first.len(), 1);
+    log.close_regions();
+    drain();
+    log.grow(log.region_count() as u32 + 1, false);
+    moved();
+    assert_eq!(recovering(), first, "what moves to the other one counts at once");
+    assert_eq!(log.end_recovering(), Some(first[0]));
+    assert!(recovering().is_empty(), "both count");
+    log.empty_victim();
+    log.free(victim);
+    assert!(!log.awaits_reclaim());
+}
+
 /// A dictionary's number is free when each region that may have fragments of it was freed.
 #[test]
 fn a_dictionary_is_in_use_as_long_as_a_region_may_have_its_fragments() {

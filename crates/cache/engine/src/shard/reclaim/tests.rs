@@ -88,6 +88,41 @@ fn reclaim_without_room_writes_dirty_blocks_back() {
     });
 }
 
+/// A reclaim was put back while the shard opened. Clients wait for its end, so it is wanted, however many regions are free since.
+#[test]
+fn a_reclaim_that_was_put_back_is_wanted_until_it_has_ended() {
+    let wish = GeometryOptions {
+        region_bytes: Some(1 << 20),
+        ..GeometryOptions::default()
+    };
+    let disks = Disks::new(10 << 20, wish);
+    disks.sim.block_on(async {
+        let shard = disks.shard(1);
+        for block in 0.. {
+            if shard.log.free_regions() == 1 {
+                break;
+            }
+            assert!(keep(&disks, &shard, block).await);
+            shard.log.close_regions();
+            assert!(shard.make_log_stable().await);
+        }
+        let victim = shard.log.take_oldest(Ring::Main).expect("it is full");
+        let reclaim = shard.reclaimer.begin();
+        shard.log.hold_for_reclaim(true);
+        assert!(keep(&disks, &shard, 0).await);
+        shard.log.put_back(victim);
+        shard.log.hold_for_reclaim(false);
+        reclaim.put_back(Ring::Main);
+        shard.log.grow(shard.log.region_count() as u32 + 2, false);
+        let append = || (shard.log).append(Ring::Main, BlockNumber(1), raw(&data(1)), Class::Client);
+        assert!(append().is_none(), "until the reclaim has ended");
+        assert!(shard.can_reclaim());
+        assert!(shard.reclaim_one(true).await, "it is finished");
+        assert!(append().is_some());
+        assert!(!shard.can_reclaim(), "enough regions are free");
+    });
+}
+
 /// The device is fenced at any moment of a reclaim. Its dirty blocks are still where they were, or have been moved.
 #[test]
 fn blocks_moved_by_reclaim_stay_readable_after_a_fence() {

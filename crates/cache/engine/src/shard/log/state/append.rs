@@ -33,7 +33,7 @@ impl State {
         let for_reclaim = class == Class::Reclaim;
         let held = self.held_for_reclaim && self.regions.free_for_reclaim() < FREE_REGIONS_RESERVED;
         // Recovery ignores this region until the reclaim has ended.
-        let ignored = self.reclaim.recovering.is_some() || self.reclaim.settling;
+        let ignored = self.awaits_reclaim();
         if !for_reclaim && (held || ignored) {
             // Wakes reclaim, which must end first.
             self.starving |= ignored;
@@ -117,8 +117,10 @@ impl State {
             let number = taken?;
             self.next_sequence = Sequence(generation.0 + 1);
             self.starving = false;
-            // Clean blocks need no space after a crash.
-            if self.held_for_reclaim && self.regions.free_for_reclaim() == 0 {
+            // Clean blocks need no space after a crash. If regions have become free since there is one that does not count, what moves to
+            // them counts at once: the victim has it, too, and the first one stays free after a crash.
+            let is_last = self.held_for_reclaim && self.regions.free_for_reclaim() == 0;
+            if is_last && self.reclaim.recovering.is_none() {
                 self.reclaim.recovering = Some(number);
             }
             self.marks.opened(number, generation);

@@ -116,6 +116,11 @@ impl State {
         region
     }
 
+    /// Whether clients append nothing until a reclaim has ended.
+    pub(in crate::shard::log) fn awaits_reclaim(&self) -> bool {
+        self.reclaim.recovering.is_some() || self.reclaim.settling
+    }
+
     /// Nothing in the victim counts any more.
     pub(in crate::shard::log) fn empty_victim(&mut self) {
         assert!(self.reclaim.recovering.is_none(), "what was moved counts");
