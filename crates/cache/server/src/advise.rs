@@ -143,7 +143,7 @@ fn codec_estimates(
             in_use,
             capacity_factor: told.factor,
             capacity_factor_error: told.error,
-            ratio: samples.ratio(stored_by(number)),
+            ratio: samples.ratio(stored_by(number), in_use),
             restore_us: restore_us(number),
             hit_ratio,
             mean_us: measured.mean_us(hit_ratio.value, slower_us),

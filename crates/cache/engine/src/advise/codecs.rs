@@ -13,7 +13,7 @@ use flaz_codec::{
 use flaz_device::Nanos;
 
 use super::GROUPS;
-use super::trial::{GAIN_ERROR, Trial};
+use super::trial::{GAIN_ERROR, TRIALS_MIN, Trial};
 use crate::format::extent::FRAGMENT_HEADER_BYTES;
 use crate::format::group::{GROUP_BLOCKS_MAX, GROUP_STORED_MAX, MEMBER_CHECKSUM_BYTES};
 use crate::units::BLOCK_BYTES;
@@ -34,13 +34,14 @@ const NEW_SHARE: f64 = 0.07;
 const GROUPED_SHARE: f64 = 1.0 / 3.0;
 /// Standard error of both, as a share of the capacity. From the same replays.
 const AUTO_ERROR: f64 = 0.03;
-/// By how much more a dictionary may raise the capacity with `auto`, as a share, if no block was tried. From the same replays.
-const DICTIONARY_GAIN_MAX: f64 = 0.3;
+/// By how much a dictionary may raise the compression ratio, if too few blocks were tried: see `docs/advise.md`.
+const DICTIONARY_GAIN_MAX: f64 = 0.5;
 /// Members of a group that a hit restores, on average.
 const RESTORED_MEMBERS: f64 = 2.5;
 /// Of the blocks that are stored, one in so many is sampled.
 const BLOCKS_PER_SAMPLE: u32 = 256;
-/// Time between two samples of a cache, at least: with high effort a sample takes up to 2.2 ms of a processor, so all of them at most 0.9 %.
+/// Time between two samples of a cache, at least: with high effort a sample takes up to 2.2 ms of a processor, and one in five may be a
+/// trial, so all of them at most 1 %.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Samples of a shard that count. With as many, all of them count half from then on.
 const SAMPLES_MAX: f64 = 8192.0;
@@ -126,7 +127,7 @@ impl Compressed {
             new,
             has_dictionary: dictionary.is_some(),
             trial: match common {
-                Common::History(history) => Trial::of(history, |encoder| stays_bytes(block, four, encoder)),
+                Common::History(history) => Trial::of(history, |encoder| stay_bytes(block, four, encoder)),
                 Common::Nothing | Common::Dictionary(..) => None,
             },
         }
@@ -146,16 +147,25 @@ impl Compressed {
     /// Bytes of the cache device that a block takes in a form.
     fn bytes(&self, form: usize) -> f64 {
         match (form, &self.forms[form]) {
-            (GROUP, Some(stream)) => {
-                let checksums = (GROUP_BLOCKS_MAX - 1) * MEMBER_CHECKSUM_BYTES;
-                fragment_bytes((stream.len() + checksums) as u64) as f64 / GROUP_BLOCKS_MAX as f64
-            }
+            (GROUP, Some(stream)) => member_bytes(stream.len()),
             (GROUP, None) => self.bytes(SECOND),
             (_, stored) => fragment_bytes(stored.as_ref().map_or(BLOCK_BYTES, Vec::len) as u64) as f64,
         }
     }
 
-    /// The same with each codec.
+    /// Of the bytes with `auto`, those that a dictionary would make fewer.
+    fn bytes_without_dictionary(&self) -> f64 {
+        let new = match self.new {
+            SECOND => self.bytes(SECOND),
+            _ => 0.0,
+        };
+        match self.has_dictionary {
+            true => 0.0,
+            false => auto(new, self.bytes(SECOND), self.bytes(GROUP)),
+        }
+    }
+
+    /// Bytes of the cache device that a block takes with each codec.
     fn bytes_with(&self) -> [f64; CODECS] {
         std::array::from_fn(|codec| match codec {
             AUTO => auto(self.bytes(self.new), self.bytes(SECOND), self.bytes(GROUP)),
@@ -174,16 +184,19 @@ fn stays(second: f64, group: f64) -> f64 {
     second + GROUPED_SHARE * (group - second)
 }
 
-/// Bytes of a block that stays, on average, with an encoder.
-fn stays_bytes(block: &[u8], four: Option<&[u8]>, encoder: &mut dyn Encoder) -> f64 {
+/// Bytes of the cache device for a block that stays, on average, with an encoder.
+fn stay_bytes(block: &[u8], four: Option<&[u8]>, encoder: &mut dyn Encoder) -> f64 {
     let mut out = vec![0; GROUP_STORED_MAX];
     let alone = encoder.compress(block, &mut out[..BLOCK_BYTES - 1]);
-    let alone = alone.unwrap_or(BLOCK_BYTES) as f64;
+    let alone = fragment_bytes(alone.unwrap_or(BLOCK_BYTES) as u64) as f64;
     let together = four.and_then(|four| encoder.compress_group(four, BLOCK_BYTES, &mut out));
-    stays(
-        alone,
-        together.map_or(alone, |len| len as f64 / GROUP_BLOCKS_MAX as f64),
-    )
+    stays(alone, together.map_or(alone, member_bytes))
+}
+
+/// Bytes of the cache device for a block of a group of four, of which so many bytes are stored.
+fn member_bytes(stored: usize) -> f64 {
+    let checksums = (GROUP_BLOCKS_MAX - 1) * MEMBER_CHECKSUM_BYTES;
+    fragment_bytes((stored + checksums) as u64) as f64 / GROUP_BLOCKS_MAX as f64
 }
 
 /// Bytes of the cache device for a block of which `stored` bytes are stored.
@@ -197,16 +210,16 @@ pub fn fragment_bytes(stored: u64) -> u64 {
 pub struct CodecSamples {
     /// Number of blocks, by group.
     pub blocks: [f64; GROUPS],
-    /// Those of them that were compressed with a dictionary, for `auto`.
-    pub with_dictionary: f64,
     /// Bytes of a dictionary, at most; 0: the cache has no space for one.
     pub dictionary_bytes: f64,
-    /// What a dictionary would save, tried with some of the blocks.
-    pub trial: Trial,
+    /// What a dictionary would save, tried with some of the blocks, by group.
+    pub trials: [Trial; GROUPS],
     /// Bytes that they took when they were stored, by group.
     pub now_bytes: [f64; GROUPS],
     /// Bytes that they take with each codec, by group.
     pub bytes: [[f64; GROUPS]; CODECS],
+    /// Of the bytes with `auto`, those that a dictionary would make fewer, by group.
+    pub without_dictionary: [f64; GROUPS],
     /// Nanoseconds to restore them, by codec.
     pub decode_ns: [f64; CODECS],
 }
@@ -221,22 +234,16 @@ impl CodecSamples {
     /// Adds a block: `now` bytes are stored of it, and each form took so long to restore.
     pub fn sample(&mut self, compressed: &Compressed, now: u64, took: [Duration; FORMS]) {
         if self.count() >= SAMPLES_MAX {
-            let counts = self.bytes.iter_mut().flatten().chain(&mut self.blocks);
-            counts
-                .chain(&mut self.now_bytes)
-                .chain(&mut self.decode_ns)
-                .chain([&mut self.with_dictionary])
-                .for_each(|count| *count /= 2.0);
-            self.trial.halve();
+            self.counts().for_each(|count| *count /= 2.0);
         }
         // In turn: a group has blocks of all times.
         let fewest = |group: &usize| self.blocks[*group] as u64;
         let group = (0..GROUPS).min_by_key(fewest).expect("there are groups");
         self.blocks[group] += 1.0;
-        self.with_dictionary += f64::from(u8::from(compressed.has_dictionary));
         self.now_bytes[group] += fragment_bytes(now) as f64;
+        self.without_dictionary[group] += compressed.bytes_without_dictionary();
         if let Some(trial) = &compressed.trial {
-            self.trial.add(trial);
+            self.trials[group].add(trial);
         }
         let ns = took.map(|took| took.as_nanos() as f64);
         let group_ns = match compressed.forms[GROUP] {
@@ -254,46 +261,47 @@ impl CodecSamples {
 
     /// Adds the samples of another shard.
     pub fn add(&mut self, other: &Self) {
-        let others = other
-            .bytes
-            .iter()
-            .flatten()
-            .chain(&other.blocks)
-            .chain(&other.now_bytes)
-            .chain(&other.decode_ns)
-            .chain([&other.with_dictionary]);
-        let counts = self.bytes.iter_mut().flatten().chain(&mut self.blocks);
-        let counts = counts.chain(&mut self.now_bytes).chain(&mut self.decode_ns);
-        let counts = counts.chain([&mut self.with_dictionary]);
-        counts.zip(others).for_each(|(count, other)| *count += other);
-        self.trial.add(&other.trial);
+        let mut other = *other;
+        for (count, other) in self.counts().zip(other.counts()) {
+            *count += *other;
+        }
         self.dictionary_bytes = self.dictionary_bytes.max(other.dictionary_bytes);
     }
 
-    /// Compression ratio with a codec; with `auto`, with a dictionary.
+    /// All that is counted.
+    fn counts(&mut self) -> impl Iterator<Item = &mut f64> {
+        (self.bytes.iter_mut().flatten())
+            .chain(&mut self.blocks)
+            .chain(&mut self.now_bytes)
+            .chain(&mut self.without_dictionary)
+            .chain(&mut self.decode_ns)
+            .chain(self.trials.iter_mut().flat_map(Trial::counts))
+    }
+
+    /// Compression ratio with a codec. With `auto`, if it is not in use, with the dictionary that it would have.
     #[must_use]
-    pub fn ratio(&self, codec: usize) -> f64 {
-        let bytes: f64 = self.bytes[codec].iter().sum();
-        let ratio = self.count() * BLOCK_BYTES as f64 / bytes.max(1.0);
-        ratio * (1.0 + self.dictionary_gain(codec).unwrap_or(0.0))
+    pub fn ratio(&self, codec: usize, in_use: bool) -> f64 {
+        let gain = match in_use {
+            true => 0.0,
+            false => self.dictionary_gain(codec, None).unwrap_or(0.0),
+        };
+        self.count() * BLOCK_BYTES as f64 / self.bytes_with(codec, gain, None).max(1.0)
     }
 
     /// How many times as many blocks a cache would have with a codec, from sizes by group: the value without each group in turn
     /// gives the standard error (jackknife). `now`: the codec in use, if the blocks that stay are not as they were stored first.
     #[must_use]
     pub fn capacity_factor(&self, codec: usize, now: Option<usize>) -> (f64, f64) {
-        let now_bytes = now.map_or(&self.now_bytes, |codec| &self.bytes[codec]);
-        let ratio = |without: Option<usize>| {
-            let sum = |bytes: &[f64; GROUPS]| -> f64 {
-                (bytes.iter().enumerate())
-                    .filter(|(group, _)| Some(*group) != without)
-                    .map(|(_, it)| it)
-                    .sum()
+        let factor = |without: Option<usize>| {
+            let now_bytes = match now {
+                Some(codec) => self.bytes_with(codec, 0.0, without),
+                None => sum(&self.now_bytes, without),
             };
-            sum(now_bytes) / sum(&self.bytes[codec]).max(1.0)
+            let gain = self.dictionary_gain(codec, without).unwrap_or(0.0);
+            now_bytes / self.bytes_with(codec, gain, without).max(1.0)
         };
-        let whole = ratio(None);
-        let parts: [f64; GROUPS] = std::array::from_fn(|group| ratio(Some(group)));
+        let whole = factor(None);
+        let parts: [f64; GROUPS] = std::array::from_fn(|group| factor(Some(group)));
         let mean = parts.iter().sum::<f64>() / GROUPS as f64;
         let squares: f64 = parts.iter().map(|part| (part - mean).powi(2)).sum();
         let groups = GROUPS as f64;
@@ -301,34 +309,56 @@ impl CodecSamples {
         if codec == AUTO || now == Some(AUTO) {
             error = error.hypot(AUTO_ERROR * whole);
         }
-        match self.dictionary_gain(codec) {
-            Some(gain) if gain > 0.0 => (
-                whole * (1.0 + gain),
-                (error * (1.0 + gain)).hypot(GAIN_ERROR * whole),
-            ),
-            _ => (whole, error),
+        if codec == AUTO && self.dictionary_bytes > 0.0 && self.dictionary_gain(codec, None).is_some() {
+            let share = sum(&self.without_dictionary, None) / sum(&self.bytes[AUTO], None).max(1.0);
+            error = error.hypot(GAIN_ERROR * share * whole);
+        }
+        (whole, error)
+    }
+
+    /// How many times as large the capacity with a codec may be as [`CodecSamples::capacity_factor`] says, because too few blocks were
+    /// tried to know what `auto` gains by a dictionary.
+    #[must_use]
+    pub fn unknown_gain(&self, codec: usize) -> f64 {
+        match self.dictionary_gain(codec, None) {
+            Some(_) => 1.0,
+            None => {
+                let bytes = |gain| self.bytes_with(codec, gain, None).max(1.0);
+                bytes(0.0) / bytes(DICTIONARY_GAIN_MAX)
+            }
         }
     }
 
-    /// By how much a dictionary that the cache does not have yet would raise the capacity with a codec, as a share. `None`: not known.
-    fn dictionary_gain(&self, codec: usize) -> Option<f64> {
+    /// By how much the ratio with a codec would rise with a dictionary, as a share, without a group. `None`: too few blocks were tried.
+    fn dictionary_gain(&self, codec: usize, without: Option<usize>) -> Option<f64> {
         if codec != AUTO || self.dictionary_bytes == 0.0 {
             return Some(0.0);
         }
-        let without = 1.0 - self.with_dictionary / self.count().max(1.0);
-        let gain = self.trial.gain(self.dictionary_bytes)?;
-        Some(without * (1.0 - NEW_SHARE) * gain)
+        if self.trials.iter().map(|of| of.blocks).sum::<f64>() < TRIALS_MIN {
+            return None;
+        }
+        let mut trials = Trial::default();
+        let others = self.trials.iter().enumerate();
+        let others = others.filter(|(group, _)| Some(*group) != without);
+        others.for_each(|(_, of)| trials.add(of));
+        Some(trials.gain(self.dictionary_bytes))
     }
 
-    /// By how much more the capacity with a codec may be than [`CodecSamples::capacity_factor`], as a share: what `auto` may gain by a
-    /// dictionary that the cache does not have yet, if no block was tried.
-    #[must_use]
-    pub fn unknown_gain(&self, codec: usize) -> f64 {
-        match self.dictionary_gain(codec) {
-            Some(_) => 0.0,
-            None => DICTIONARY_GAIN_MAX * (1.0 - self.with_dictionary / self.count().max(1.0)),
-        }
+    /// Bytes of all blocks without a group, if a dictionary raises the ratio with `auto` by a share.
+    fn bytes_with(&self, codec: usize, gain: f64, without: Option<usize>) -> f64 {
+        let saved = match codec {
+            AUTO => sum(&self.without_dictionary, without) * gain / (1.0 + gain),
+            _ => 0.0,
+        };
+        sum(&self.bytes[codec], without) - saved
     }
+}
+
+/// The sum of a count, without a group.
+fn sum(counts: &[f64; GROUPS], without: Option<usize>) -> f64 {
+    let counts = counts.iter().enumerate();
+    let counts = counts.filter(|(group, _)| Some(*group) != without);
+    counts.map(|(_, count)| count).sum()
 }
 
 /// Says which blocks are sampled.

@@ -82,13 +82,13 @@ impl Observed {
         self.age_s = self.age_s.max(other.age_s);
         self.seconds = self.seconds.max(other.seconds);
         self.codecs.add(&other.codecs);
+        self.memory_bytes += other.memory_bytes;
         if other.sampled_reads == 0.0 {
             return;
         }
         let is_first = self.sampled_reads == 0.0;
         self.sampled_reads += other.sampled_reads;
         self.sampled += other.sampled;
-        self.memory_bytes += other.memory_bytes;
         let others = other.cache_hits.iter().flatten().chain(&other.group_reads);
         let counts = self.cache_hits.iter_mut().flatten().chain(&mut self.group_reads);
         for (count, other) in counts.zip(others) {
@@ -159,10 +159,10 @@ impl Observed {
     #[must_use]
     pub fn with_codec(&self, codec: usize, now: Option<usize>) -> CodecEstimate {
         let (factor, error) = self.codecs.capacity_factor(codec, now);
-        let unknown = factor * self.codecs.unknown_gain(codec);
+        let unknown = self.codecs.unknown_gain(codec);
         let middle = self.hit_ratio_at(factor);
         let low = self.hit_ratio_at(factor - 2.0 * error);
-        let high = self.hit_ratio_at(factor + 2.0 * error + unknown);
+        let high = self.hit_ratio_at((factor + 2.0 * error) * unknown);
         CodecEstimate {
             factor,
             error,

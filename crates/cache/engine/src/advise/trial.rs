@@ -10,46 +10,63 @@ use flaz_codec::{CodecChoice, Dictionary, Effort, Encoder, encoder, encoder_with
 
 use crate::units::BLOCK_BYTES;
 
-/// Of the samples, one in so many is a trial: it takes 1.4 ms more.
-const SAMPLES_PER_TRIAL: u32 = 4;
+/// Of the samples, one in so many is a trial: it takes 1.4 ms more. Not a divisor of the number of groups, so that each group has some.
+const SAMPLES_PER_TRIAL: u32 = 5;
 /// Bytes of earlier blocks in the two trials of a block.
 const HISTORIES: [usize; 2] = [16 << 10, 64 << 10];
+/// Blocks in the larger one.
+const BLOCKS_MAX: usize = HISTORIES[1] / BLOCK_BYTES;
+/// With fewer trials, they say nothing.
+pub(super) const TRIALS_MIN: f64 = 32.0;
 /// Standard error of the gain, as a share of the capacity. Measured with twelve kinds of data: see `docs/advise.md`.
 pub(super) const GAIN_ERROR: f64 = 0.05;
 
-/// The blocks that were sampled last.
+/// The blocks that were sampled last, each once.
 #[derive(Debug, Default)]
 pub struct History {
     /// The newest is at the end.
     blocks: Vec<u8>,
+    /// Their numbers.
+    numbers: Vec<u64>,
     samples: u32,
 }
 
 impl History {
     /// Bytes of memory of a history.
-    pub const BYTES_MAX: usize = HISTORIES[1];
+    pub const BYTES_MAX: usize = HISTORIES[1] + BLOCKS_MAX * size_of::<u64>();
 
     /// Takes a block, after the trial of it.
-    pub fn add(&mut self, block: &[u8]) {
-        if self.blocks.capacity() < Self::BYTES_MAX {
-            self.blocks.reserve_exact(Self::BYTES_MAX);
+    pub fn add(&mut self, number: u64, block: &[u8]) {
+        if self.numbers.capacity() < BLOCKS_MAX {
+            self.blocks.reserve_exact(BLOCKS_MAX * BLOCK_BYTES);
+            self.numbers.reserve_exact(BLOCKS_MAX);
         }
-        if self.blocks.len() == Self::BYTES_MAX {
-            self.blocks.copy_within(BLOCK_BYTES.., 0);
-            self.blocks.truncate(Self::BYTES_MAX - BLOCK_BYTES);
+        let is_full = self.numbers.len() == BLOCKS_MAX;
+        // An earlier version of the same block would save what no dictionary does.
+        if let Some(gone) = self.place_of(number).or(is_full.then_some(0)) {
+            self.numbers.remove(gone);
+            self.blocks
+                .copy_within((gone + 1) * BLOCK_BYTES.., gone * BLOCK_BYTES);
+            self.blocks.truncate(self.numbers.len() * BLOCK_BYTES);
         }
+        self.numbers.push(number);
         self.blocks.extend_from_slice(block);
-        self.samples += 1;
+        self.samples = self.samples.wrapping_add(1);
     }
 
-    /// A copy of the history, if the next sample is for a trial.
+    /// A copy of the history, if a block with this number, which is sampled next, is for a trial.
     #[must_use]
-    pub fn for_trial(&self) -> Option<Vec<u8>> {
+    pub fn for_trial(&self, number: u64) -> Option<Vec<u8>> {
+        let is_full = self.numbers.len() == BLOCKS_MAX;
         let is_due = self.samples.is_multiple_of(SAMPLES_PER_TRIAL);
-        (self.blocks.len() == Self::BYTES_MAX && is_due).then(|| self.blocks.clone())
+        (is_full && is_due && self.place_of(number).is_none()).then(|| self.blocks.clone())
     }
 
-    /// Frees the memory: the cache has a dictionary.
+    fn place_of(&self, number: u64) -> Option<usize> {
+        self.numbers.iter().position(|of| *of == number)
+    }
+
+    /// Frees the memory.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -57,13 +74,15 @@ impl History {
     /// Bytes of memory.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.blocks.capacity()
+        self.blocks.capacity() + self.numbers.capacity() * size_of::<u64>()
     }
 }
 
-/// Bytes of a block, or of blocks, with the second codec of `auto`: alone, and with each history.
+/// Bytes of blocks that stay, with the second codec of `auto`: alone, and with each history.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Trial {
+    /// Number of blocks.
+    pub blocks: f64,
     /// Without history.
     pub alone: f64,
     /// With 16 and 64 KiB of history.
@@ -81,34 +100,35 @@ impl Trial {
             *with = size(&mut *encoder_with(&dictionary, codec)?);
         }
         let alone = size(&mut *encoder(codec));
-        Some(Self { alone, with })
+        Some(Self {
+            blocks: 1.0,
+            alone,
+            with,
+        })
+    }
+
+    /// All that is counted.
+    pub(super) fn counts(&mut self) -> impl Iterator<Item = &mut f64> {
+        [&mut self.blocks, &mut self.alone]
+            .into_iter()
+            .chain(&mut self.with)
     }
 
     /// Adds those of other blocks.
     pub(super) fn add(&mut self, other: &Self) {
-        self.alone += other.alone;
-        self.with
-            .iter_mut()
-            .zip(other.with)
-            .for_each(|(with, other)| *with += other);
+        let mut other = *other;
+        self.counts()
+            .zip(other.counts())
+            .for_each(|(count, other)| *count += *other);
     }
 
-    /// Counts all blocks half.
-    pub(super) fn halve(&mut self) {
-        self.alone /= 2.0;
-        self.with.iter_mut().for_each(|with| *with /= 2.0);
-    }
-
-    /// By how much more blocks would fit with a dictionary of so many bytes, as a share. `None`: no block was tried.
-    pub(super) fn gain(&self, dictionary_bytes: f64) -> Option<f64> {
-        if self.alone == 0.0 {
-            return None;
-        }
+    /// By how much the ratio would rise with a dictionary of so many bytes, as a share, if a block was tried.
+    pub(super) fn gain(&self, dictionary_bytes: f64) -> f64 {
         let [few, many] = self.with.map(|with| self.alone / with - 1.0);
         let [small, large] = HISTORIES.map(|bytes| bytes as f64);
         // A history of four times the size of the dictionary: from `many`, so many steps of the distance between the two.
         let steps = (4.0 * dictionary_bytes / large).ln() / (large / small).ln();
-        Some((many + steps * (many - few)).max(0.0))
+        (many + steps * (many - few)).max(0.0)
     }
 }
 
@@ -116,7 +136,7 @@ impl Trial {
 mod tests {
     use flaz_random::Random;
 
-    use super::super::{AUTO, CodecSamples, Common, Compressed, FORMS, LZ4};
+    use super::super::{AUTO, CODECS, CodecSamples, Common, Compressed, FORMS, GROUPS, LZ4};
     use super::*;
 
     /// Blocks of random words of one vocabulary.
@@ -129,18 +149,19 @@ mod tests {
     }
 
     /// Samples as a cache with so much space for a dictionary takes them, of blocks that `next` gives.
-    fn samples(dictionary_bytes: f64, mut next: impl FnMut() -> Vec<u8>) -> CodecSamples {
+    fn samples(dictionary_bytes: f64, mut next: impl FnMut(u64) -> Vec<u8>) -> CodecSamples {
         let mut history = History::default();
         let mut samples = CodecSamples {
             dictionary_bytes,
             ..CodecSamples::default()
         };
-        for _ in 0..200 {
-            let block = next();
-            let common = history.for_trial().map_or(Common::Nothing, Common::History);
-            history.add(&block);
+        for number in 0..200 {
+            let block = next(number);
+            let common = history.for_trial(number).map_or(Common::Nothing, Common::History);
+            history.add(number, &block);
             assert!(history.memory_bytes() <= History::BYTES_MAX);
-            let compressed = Compressed::of(&block, None, Effort::Usual, &common);
+            let four = [block.clone(), next(number), next(number), next(number)].concat();
+            let compressed = Compressed::of(&block, Some(&four), Effort::Usual, &common);
             samples.sample(&compressed, 4096, Default::default());
         }
         samples
@@ -149,67 +170,139 @@ mod tests {
     #[test]
     fn what_blocks_have_in_common_is_found_and_counts_for_auto_only() {
         let mut random = Random::new(1);
-        let common = samples(65536.0, || block(7, &mut random));
-        let gain = common.trial.gain(65536.0).expect("blocks were tried");
-        let larger = common.trial.gain(262_144.0).expect("blocks were tried");
-        assert!(gain > 0.3 && larger > gain, "{gain} {larger}");
+        let samples = samples(65536.0, |_| block(7, &mut random));
+        assert_eq!(samples.trials.iter().map(|trial| trial.blocks).sum::<f64>(), 36.0);
         let none = CodecSamples {
             dictionary_bytes: 0.0,
-            ..common
+            ..samples
         };
         for (codec, least) in [(AUTO, 0.25), (LZ4, 0.0)] {
-            let [with, without] = [&common, &none].map(|samples| samples.capacity_factor(codec, None).0);
+            let [with, without] = [&samples, &none].map(|samples| samples.capacity_factor(codec, None).0);
             assert!(with >= without * (1.0 + least), "{codec}: {with} {without}");
             assert!(codec == AUTO || with == without, "{codec}: {with} {without}");
-            assert_eq!(common.ratio(codec) / none.ratio(codec), with / without);
-            assert_eq!(common.unknown_gain(codec), 0.0);
+            let [ratio, of_none] = [&samples, &none].map(|samples| samples.ratio(codec, false));
+            assert!((ratio / of_none - with / without).abs() < 1e-9);
+            assert_eq!(
+                samples.ratio(codec, true),
+                of_none,
+                "in use, it has no dictionary yet"
+            );
+            assert_eq!(samples.unknown_gain(codec), 1.0);
         }
         // In shards that have no history, and together.
         let mut all = CodecSamples::default();
-        all.add(&common);
-        all.add(&common);
-        assert_eq!(all.trial.gain(65536.0), Some(gain));
-        assert_eq!(all.dictionary_bytes, 65536.0);
+        all.add(&samples);
+        all.add(&samples);
+        let [all, one] = [&all, &samples].map(|samples| samples.capacity_factor(AUTO, None));
+        assert!((all.0 - one.0).abs() < 1e-9 && (all.1 - one.1).abs() < 1e-9);
     }
 
     #[test]
     fn nothing_in_common_is_no_gain() {
         let mut random = Random::new(1);
-        let mut number = 0;
-        let samples = samples(262_144.0, || {
-            number += 1;
-            block(number, &mut random)
-        });
-        let gain = samples.trial.gain(262_144.0).expect("blocks were tried");
-        assert!(gain < 0.02, "{gain}");
+        let samples = samples(262_144.0, |number| block(number, &mut random));
+        let none = CodecSamples {
+            dictionary_bytes: 0.0,
+            ..samples
+        };
+        let [with, without] = [&samples, &none].map(|samples| samples.capacity_factor(AUTO, None));
+        assert!((with.0 / without.0 - 1.0).abs() < 0.02, "{with:?} {without:?}");
+        assert!(
+            with.1 > without.1 + 0.01,
+            "what is tried is not exact: {with:?} {without:?}"
+        );
     }
 
     #[test]
-    fn without_trials_the_gain_is_unknown() {
-        assert_eq!(Trial::default().gain(65536.0), None);
-        let mut history = History::default();
-        for number in 0..15_u32 {
-            assert_eq!(history.for_trial(), None, "{number} blocks are not enough");
-            history.add(&[0; BLOCK_BYTES]);
+    fn the_gain_is_on_a_line_through_both_trials() {
+        let trial = Trial {
+            blocks: TRIALS_MIN,
+            alone: 120.0,
+            with: [100.0, 96.0],
+        };
+        for (dictionary, gain) in [
+            (4 << 10, 0.2),
+            (16 << 10, 0.25),
+            (64 << 10, 0.3),
+            (256 << 10, 0.35),
+        ] {
+            let found = trial.gain(f64::from(dictionary));
+            assert!((found - gain).abs() < 1e-9, "{dictionary}: {found}");
         }
-        history.add(&[1; BLOCK_BYTES]);
-        let copy = history.for_trial().expect("enough");
-        assert_eq!(copy[copy.len() - 1], 1, "the newest is at the end");
-        history.add(&[2; BLOCK_BYTES]);
-        assert_eq!(history.for_trial(), None, "not each sample");
+        let worse = Trial {
+            with: [130.0, 140.0],
+            ..trial
+        };
+        assert_eq!(worse.gain(65536.0), 0.0);
+    }
+
+    /// Half of the samples were taken with a dictionary.
+    #[test]
+    fn a_dictionary_saves_only_what_has_none() {
+        let samples = CodecSamples {
+            blocks: [10.0; GROUPS],
+            dictionary_bytes: 65536.0,
+            trials: [Trial {
+                blocks: 10.0,
+                alone: 120.0,
+                with: [100.0, 96.0],
+            }; GROUPS],
+            now_bytes: [20_000.0; GROUPS],
+            bytes: [[10_000.0; GROUPS]; CODECS],
+            without_dictionary: [5200.0; GROUPS],
+            ..CodecSamples::default()
+        };
+        // 5200 of 10,000 become 4000.
+        let (factor, error) = samples.capacity_factor(AUTO, None);
+        assert!((factor - 20.0 / 8.8).abs() < 1e-9, "{factor}");
+        let expected = factor * 0.03_f64.hypot(0.05 * 0.52);
+        assert!((error - expected).abs() < 1e-9, "{error} {expected}");
+        let mut untried = samples;
+        untried.trials.iter_mut().for_each(|trial| trial.blocks = 3.9);
+        assert!((untried.capacity_factor(AUTO, None).0 - 2.0).abs() < 1e-9);
+        let unknown = untried.unknown_gain(AUTO);
+        assert!((unknown - 10.0 / (4.8 + 5.2 / 1.5)).abs() < 1e-9, "{unknown}");
+        assert_eq!(untried.unknown_gain(LZ4), 1.0);
+        // What differs between the groups widens the interval.
+        let mut apart = samples;
+        apart.trials[0].with = [60.0, 50.0];
+        assert!(apart.capacity_factor(AUTO, None).1 > error + 0.01);
+    }
+
+    #[test]
+    fn a_history_has_each_block_once_and_the_newest_at_the_end() {
+        let mut history = History::default();
+        for number in 0..20_u8 {
+            let is_enough = number >= 16;
+            assert!(is_enough || history.for_trial(99).is_none(), "{number} blocks");
+            history.add(u64::from(number), &[number; BLOCK_BYTES]);
+        }
+        let firsts = |copy: Vec<u8>| copy.chunks(BLOCK_BYTES).map(|block| block[0]).collect::<Vec<_>>();
+        let copy = history.for_trial(20).expect("enough");
+        assert_eq!(firsts(copy), (4..20_u8).collect::<Vec<_>>());
+        assert_eq!(history.for_trial(7), None, "an earlier version of it is there");
+        history.add(7, &[107; BLOCK_BYTES]);
+        assert_eq!(history.for_trial(20), None, "not each sample");
+        (20..24).for_each(|number| history.add(number, &[number as u8; BLOCK_BYTES]));
+        let copy = history.for_trial(24).expect("enough");
+        assert_eq!(
+            firsts(copy),
+            [9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 107, 20, 21, 22, 23]
+        );
+        assert!(history.memory_bytes() <= History::BYTES_MAX);
         history.clear();
         assert_eq!(history.memory_bytes(), 0);
-        let codec = Compressed::of(
+        let compressed = Compressed::of(
             &[0; BLOCK_BYTES],
             None,
             Effort::Usual,
             &Common::History(vec![0; 5]),
         );
         let mut samples = CodecSamples::default();
-        samples.sample(&codec, 10, [Default::default(); FORMS]);
+        samples.sample(&compressed, 10, [Default::default(); FORMS]);
         assert_eq!(
-            samples.trial,
-            Trial::default(),
+            samples.trials,
+            [Trial::default(); GROUPS],
             "a history that is too short is not used"
         );
     }

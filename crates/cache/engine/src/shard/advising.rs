@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
+use flaz_codec::CodecChoice;
 use flaz_device::{Env, IoBuf, Nanos, Priority};
 
 use super::{Platform, Shard};
@@ -140,7 +141,7 @@ impl<P: Platform> Shard<P> {
         }
         let four = four_of(first, data, index).map(IoBuf::copy_of);
         let copy = IoBuf::copy_of(&data[index * BLOCK_BYTES..][..BLOCK_BYTES]);
-        let common = self.in_common(&copy);
+        let common = self.in_common(LocalBlock(first.0 + index as u64), &copy);
         let effort = self.effort().unwrap_or_default();
         let compressed = (self.env)
             .compute(Priority::Write, move || {
@@ -160,18 +161,20 @@ impl<P: Platform> Shard<P> {
     }
 
     /// What a sampled block may have in common with others: the dictionary, or for a trial the blocks that were sampled before it.
-    fn in_common(&self, block: &[u8]) -> Common {
+    fn in_common(&self, number: LocalBlock, block: &[u8]) -> Common {
         let mut history = self.following.history.borrow_mut();
-        if let Some(current) = self.codecs.current() {
+        let is_auto = self.tuning.settings().codec == CodecChoice::Auto;
+        if let Some(current) = self.codecs.current().filter(|_| is_auto) {
             history.clear();
             return Common::Dictionary(current.number, current.dictionary);
         }
-        if self.id.number > 0 || self.id.layout.dictionary_bytes == 0 {
+        // With one core, a trial keeps this thread from serving clients.
+        if self.id.number > 0 || self.id.layout.dictionary_bytes == 0 || self.env.parallelism() == 1 {
             return Common::Nothing;
         }
-        let common = history.for_trial().map_or(Common::Nothing, Common::History);
-        history.add(block);
-        common
+        let common = history.for_trial(number.0);
+        history.add(number.0, block);
+        common.map_or(Common::Nothing, Common::History)
     }
 }
 

@@ -382,8 +382,8 @@ impl<P: Platform> Shard<P> {
             again.groups.extend(outcome.group);
             for (at, found) in outcome.alone {
                 let member = &members[at];
-                // What is left of a group cannot stay as it is.
-                let worth = match member.stored {
+                // What is left of a group cannot stay as it is, nor what needs an earlier dictionary.
+                let worth = match member.stored.filter(|_| !member.is_bound()) {
                     Some(stored) => {
                         let before = member.kept.place.len() - FRAGMENT_HEADER_BYTES;
                         let now = found.as_ref().map(|found| found.stored.len());

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use flaz_device::{Env, Load};
+use flaz_engine::advise::History;
 use flaz_engine::check::{Finding, Object};
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{Mode, Settings};
@@ -418,6 +419,45 @@ fn what_stays_is_compressed_with_a_dictionary_also_after_a_kill_and_a_stop() {
         use_main(&open, 20).await;
         check_contents(&open, words).await;
         check_whole(&open);
+        open.stop().await.expect("stops");
+    });
+}
+
+/// Without a dictionary, the advisor tries what one would save; with one, it needs no history for that.
+#[test]
+fn the_advisor_tries_what_a_dictionary_would_save_until_there_is_one() {
+    let rig = rig(words, Duration::from_millis(2));
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("lz4", PolicyKind::S3Fifo)).await;
+        let observed = || open.cache.stats().observed;
+        let tried = || observed().codecs.trials.iter().map(|of| of.blocks).sum::<f64>();
+        while observed().codecs.count() < 25.0 {
+            use_main(&open, 8).await;
+        }
+        assert_eq!(tried(), 0.0, "it would block the only processor");
+        rig.sim.set_parallelism(2);
+        for turn in 0.. {
+            if tried() >= 3.0 {
+                break;
+            }
+            assert!(turn < 100, "{:?}", observed().codecs);
+            use_main(&open, 8).await;
+        }
+        let memory = observed().memory_bytes;
+        open.cache.set(&settings("auto", PolicyKind::S3Fifo));
+        use_until_dictionaries(&open, 1).await;
+        for turn in 0.. {
+            // The sample may have grown meanwhile.
+            let freed = memory.saturating_sub(observed().memory_bytes);
+            if freed >= History::BYTES_MAX as u64 * 9 / 10 {
+                break;
+            }
+            assert!(turn < 100, "{freed} bytes freed");
+            use_main(&open, 8).await;
+        }
+        let before = tried();
+        use_main(&open, 80).await;
+        assert_eq!(tried(), before);
         open.stop().await.expect("stops");
     });
 }
