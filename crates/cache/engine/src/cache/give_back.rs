@@ -32,6 +32,8 @@ impl Lifecycle {
         if regions == 0 {
             return Ok(Resizing::Done);
         }
+        // Regions with space that no shard has needed yet are given back first.
+        shards.resize(ResizeStep::FindSpace).await?;
         // The most that can remain: at least `regions` lie beyond `low`, or all that can be given back; and fewer beyond `high`.
         let geometry = &self.superblock.geometry;
         let (mut low, mut high) = (0, geometry.regions_per_shard * geometry.shard_count);

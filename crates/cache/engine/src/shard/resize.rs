@@ -57,6 +57,8 @@ pub enum ResizeStep {
     EndShrink(u32),
     /// Call a shrink off: all regions remain.
     CancelShrink,
+    /// Regions that were withheld are free if they have space, which others may have taken for them in advance. Only on a shared device.
+    FindSpace,
     /// Count the regions that [`ResizeStep::BeginGiveBack`] would give back, and change nothing.
     CountGiveBack(u32),
     /// Only the first so many of the cache's regions with space shall keep it: see `shard::give_back`. Only on a shared device.
@@ -77,6 +79,7 @@ impl<P: Platform> Shard<P> {
             ResizeStep::ContinueShrink => return self.continue_shrink(),
             ResizeStep::EndShrink(regions) => self.end_shrink(regions).await,
             ResizeStep::CancelShrink => self.cancel_shrink(),
+            ResizeStep::FindSpace => self.find_space(),
             ResizeStep::CountGiveBack(below) => return self.givable(below),
             ResizeStep::BeginGiveBack(below) => self.begin_give_back(below),
             ResizeStep::ContinueGiveBack => return self.continue_give_back(),

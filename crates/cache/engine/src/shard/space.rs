@@ -41,6 +41,14 @@ impl<P: Platform> Shard<P> {
         }
     }
 
+    /// On a shared device, a region may get its space with that of another one, before it is needed: such regions become free.
+    pub(super) fn find_space(self: &Rc<Self>) {
+        if self.cache.shares_space() && self.log.find_space(|region| self.has_space(region)) {
+            self.space_changed();
+            self.pump_writes();
+        }
+    }
+
     fn has_space(&self, region: u32) -> bool {
         let len = self.id.layout.region_bytes;
         self.cache.has_space(self.id.position_of(region), len)

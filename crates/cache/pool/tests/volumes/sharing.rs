@@ -29,9 +29,13 @@ struct Pair {
 }
 
 fn pair(seed: u64, specs: &[Spec]) -> Pair {
+    pair_on(seed, POOL_LEN, specs)
+}
+
+fn pair_on(seed: u64, pool_len: u64, specs: &[Spec]) -> Pair {
     let sim = Sim::new(seed);
     let env = sim.env();
-    let disk = SimDisk::new(&env, DiskConfig::fast(POOL_LEN));
+    let disk = SimDisk::new(&env, DiskConfig::fast(pool_len));
     let (pool, lives) = sim.block_on(async {
         let device = Rc::new(disk.clone());
         let pool = Pool::create(device, Uuid::from_u128(77), CHUNK)
@@ -128,6 +132,36 @@ fn a_pool_that_is_held_by_another_process_is_no_error_of_the_device() {
             for block in (0..BLOCKS).step_by(7) {
                 assert_eq!(one.version(block).await, Print::of_version(1 + block));
             }
+        });
+    }
+}
+
+/// On a large device, a volume takes chunks in advance. Those that it does not use are given back first, and it can give back all but
+/// the least.
+#[test]
+fn chunks_taken_in_advance_are_given_back_too() {
+    for (seed, shards) in [(5, 1), (6, 2)] {
+        let mut spec = Spec::new("one", Mode::WriteThrough);
+        spec.shards = shards;
+        let Pair { sim, lives, .. } = pair_on(seed, 64 << 20, &[spec]);
+        sim.block_on(async {
+            let one = &lives[0];
+            one.warm(0..BLOCKS / 4).await;
+            let chunks = one.regions_with_space();
+            let used = one.stats().holdings.capacity_bytes / CHUNK;
+            let unused = u64::from(chunks) - used;
+            assert!(unused > 1, "{chunks} chunks, {used} used");
+            assert!(one.give_back(1, None).await.expect("it is well"));
+            assert_eq!(one.regions_with_space(), chunks - 1);
+            one.assert_well();
+            assert_eq!(
+                one.stats().counts.regions_reclaimed,
+                0,
+                "nothing is dropped for that"
+            );
+            assert!(one.give_back(1000, None).await.expect("it is well"));
+            assert_eq!(one.regions_with_space(), REGIONS_MIN * shards);
+            one.assert_well();
         });
     }
 }

@@ -635,6 +635,18 @@ impl SegmentLog {
         self.wake_room();
     }
 
+    /// Withheld regions that have space become free. Returns whether there are any.
+    pub(super) fn find_space(&self, has_space: impl Fn(u32) -> bool) -> bool {
+        let mut state = self.state.borrow_mut();
+        let found = state.regions.find_space(has_space);
+        if found {
+            state.close_damaged();
+            drop(state);
+            self.wake_room();
+        }
+        found
+    }
+
     /// A region that was withheld cannot be used yet.
     pub(super) fn withhold_again(&self, region: u32) {
         self.state.borrow_mut().regions.withhold_again(region);

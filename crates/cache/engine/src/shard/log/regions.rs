@@ -354,6 +354,19 @@ impl Regions {
         }
     }
 
+    /// Withheld regions that have space become free. Returns whether there are any.
+    pub(crate) fn find_space(&mut self, has_space: impl Fn(u32) -> bool) -> bool {
+        let withheld: Vec<u32> = self.walk(self.withheld.head).collect();
+        self.withheld = List::EMPTY;
+        for number in &withheld {
+            match has_space(*number) {
+                true => self.push_free(*number),
+                false => self.push(In::Withheld, *number),
+            }
+        }
+        self.withheld_len() < withheld.len()
+    }
+
     /// Number of regions that have space.
     pub(crate) fn with_space(&self) -> u32 {
         self.len() - self.withheld.len - self.apart.len - self.moving

@@ -193,6 +193,20 @@ mod tests {
     }
 
     #[test]
+    fn withheld_regions_with_space_are_given_back_first() {
+        let mut regions = filled();
+        assert!(!regions.find_space(|_| false), "8 and 9 have none");
+        assert!(regions.find_space(|number| number == 9));
+        assert_eq!((regions.with_space(), regions.withheld_len()), (9, 1));
+        give(&mut regions, 7);
+        assert_eq!(
+            [give_one(&mut regions), give_one(&mut regions)],
+            [Some(6), Some(7)]
+        );
+        assert!(!regions.must_give(), "9 stays free");
+    }
+
+    #[test]
     fn one_that_is_being_given_back_has_no_space() {
         let mut regions = filled();
         give(&mut regions, 7);
