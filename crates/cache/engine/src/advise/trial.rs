@@ -209,7 +209,7 @@ mod tests {
         assert!((with.0 / without.0 - 1.0).abs() < 0.02, "{with:?} {without:?}");
         assert!(
             with.1 > without.1 + 0.01,
-            "what is tried is not exact: {with:?} {without:?}"
+            "a trial has an error of its own: {with:?} {without:?}"
         );
     }
 

@@ -79,7 +79,10 @@ impl<P: Platform> Shard<P> {
             ResizeStep::ContinueShrink => return self.continue_shrink(),
             ResizeStep::EndShrink(regions) => self.end_shrink(regions).await,
             ResizeStep::CancelShrink => self.cancel_shrink(),
-            ResizeStep::FindSpace => self.find_space(),
+            ResizeStep::FindSpace => {
+                self.withhold_inherited();
+                self.pump_writes();
+            }
             ResizeStep::CountGiveBack(below) => return self.givable(below),
             ResizeStep::BeginGiveBack(below) => self.begin_give_back(below),
             ResizeStep::ContinueGiveBack => return self.continue_give_back(),

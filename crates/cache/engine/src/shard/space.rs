@@ -33,19 +33,12 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The same on a shared device, where any regions may have no space, before recovery appends anything.
+    /// The same on a shared device, where any regions may have no space, before recovery appends anything. Also later: a region may get its
+    /// space with that of another one, before it is needed.
     pub(super) fn withhold_inherited(&self) {
         if self.cache.shares_space() {
             self.log.withhold(|region| self.has_space(region));
             self.space_changed();
-        }
-    }
-
-    /// On a shared device, a region may get its space with that of another one, before it is needed: such regions become free.
-    pub(super) fn find_space(self: &Rc<Self>) {
-        if self.cache.shares_space() && self.log.find_space(|region| self.has_space(region)) {
-            self.space_changed();
-            self.pump_writes();
         }
     }
 

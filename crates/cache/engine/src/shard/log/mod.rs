@@ -9,6 +9,7 @@
 //! | [`in_flight`] | writes in flight |
 //! | [`landings`] | writers that wait until their records have landed |
 //! | [`regions`] | which regions are free, open, full, being reclaimed |
+//! | [`space`] | regions with and without space |
 //! | [`marks`] | stable lengths of regions, and those in the manifest |
 //! | [`manifest`], [`copies`] | writing the manifest |
 //! | [`reclaimed`] | the region that is being reclaimed |
@@ -34,6 +35,7 @@ mod manifest;
 mod marks;
 mod reclaimed;
 mod regions;
+mod space;
 mod state;
 
 use std::cell::RefCell;
@@ -594,117 +596,6 @@ impl SegmentLog {
     /// Whether reclaim keeps clean blocks as the policy says; otherwise it drops them.
     pub(super) fn keeps_clean(&self) -> bool {
         self.state.borrow().regions.keeps_clean()
-    }
-
-    /// Withholds free regions without space: they are not used until [`SegmentLog::add_free`].
-    pub(super) fn withhold(&self, has_space: impl Fn(u32) -> bool) {
-        self.state.borrow_mut().regions.withhold(has_space);
-    }
-
-    /// Number of regions that have space, whatever their use.
-    pub(super) fn regions_with_space(&self) -> u32 {
-        self.state.borrow().regions.with_space()
-    }
-
-    /// Number of regions that have space and shall keep it.
-    pub(super) fn remaining_with_space(&self) -> u32 {
-        self.state.borrow().regions.remaining_with_space()
-    }
-
-    /// Number of withheld regions.
-    pub(super) fn withheld_regions(&self) -> usize {
-        self.state.borrow().regions.withheld_len()
-    }
-
-    /// Number of withheld regions among those that shall remain.
-    pub(super) fn withheld_remaining(&self) -> usize {
-        self.state.borrow().regions.withheld_remaining()
-    }
-
-    /// Takes a withheld region, for [`SegmentLog::add_free`] or [`SegmentLog::withhold_again`].
-    pub(super) fn take_withheld(&self) -> Option<u32> {
-        self.state.borrow_mut().regions.take_withheld()
-    }
-
-    /// A region that was withheld can be used.
-    pub(super) fn add_free(&self, region: u32) {
-        let mut state = self.state.borrow_mut();
-        state.regions.add_free(region);
-        state.close_damaged();
-        drop(state);
-        self.wake_room();
-    }
-
-    /// Withheld regions that have space become free. Returns whether there are any.
-    pub(super) fn find_space(&self, has_space: impl Fn(u32) -> bool) -> bool {
-        let mut state = self.state.borrow_mut();
-        let found = state.regions.find_space(has_space);
-        if found {
-            state.close_damaged();
-            drop(state);
-            self.wake_room();
-        }
-        found
-    }
-
-    /// A region that was withheld cannot be used yet.
-    pub(super) fn withhold_again(&self, region: u32) {
-        self.state.borrow_mut().regions.withhold_again(region);
-    }
-
-    // Giving space back: see `regions::giving`.
-
-    /// Only `keep` regions shall keep their space.
-    pub(super) fn plan_giving(&self, keep: u32) {
-        self.state.borrow_mut().regions.plan_giving(keep);
-        self.wake_room();
-    }
-
-    /// Dirty blocks fit in the regions that keep their space.
-    pub(super) fn begin_giving(&self) {
-        self.state.borrow_mut().regions.begin_giving();
-    }
-
-    /// Whether the space of regions is to be given back.
-    pub(super) fn is_giving(&self) -> bool {
-        self.state.borrow().regions.is_giving()
-    }
-
-    /// Whether reclaim must go on to give space back.
-    pub(super) fn must_give(&self) -> bool {
-        self.state.borrow().regions.must_give()
-    }
-
-    /// Number of regions whose space is still to be given back.
-    pub(super) fn left_to_give(&self) -> u32 {
-        self.state.borrow().regions.left_to_give()
-    }
-
-    /// Takes a free region to give its space back, for [`SegmentLog::given`].
-    pub(super) fn take_to_give(&self) -> Option<u32> {
-        self.state.borrow_mut().regions.take_to_give()
-    }
-
-    /// The space of a region was given back, or may have been.
-    pub(super) fn given(&self, region: u32) {
-        let mut state = self.state.borrow_mut();
-        state.regions.withhold_again(region);
-        if state.regions.end_if_given() {
-            drop(state);
-            self.wake_room();
-        }
-    }
-
-    /// The space of a region could not be given back now: the region is free, and [`Self::begin_giving`] goes on.
-    pub(super) fn pause_giving(&self, region: u32) {
-        self.state.borrow_mut().regions.pause_giving();
-        self.add_free(region);
-    }
-
-    /// Calls it off.
-    pub(super) fn cancel_giving(&self) {
-        self.state.borrow_mut().regions.cancel_giving();
-        self.wake_room();
     }
 
     /// The first free regions, up to a maximum.

@@ -345,26 +345,16 @@ impl Regions {
         self.push(list, number);
     }
 
-    /// Withholds the free regions without space.
+    /// Withholds the free regions without space. Withheld ones that have space become free.
     pub(crate) fn withhold(&mut self, has_space: impl Fn(u32) -> bool) {
-        let free: Vec<u32> = self.free().collect();
-        self.free = List::EMPTY;
-        for number in free {
-            self.push(if has_space(number) { In::Free } else { In::Withheld }, number);
-        }
-    }
-
-    /// Withheld regions that have space become free. Returns whether there are any.
-    pub(crate) fn find_space(&mut self, has_space: impl Fn(u32) -> bool) -> bool {
-        let withheld: Vec<u32> = self.walk(self.withheld.head).collect();
-        self.withheld = List::EMPTY;
-        for number in &withheld {
-            match has_space(*number) {
-                true => self.push_free(*number),
-                false => self.push(In::Withheld, *number),
+        let unused: Vec<u32> = self.free().chain(self.walk(self.withheld.head)).collect();
+        (self.free, self.withheld) = (List::EMPTY, List::EMPTY);
+        for number in unused {
+            match has_space(number) {
+                true => self.push_free(number),
+                false => self.push(In::Withheld, number),
             }
         }
-        self.withheld_len() < withheld.len()
     }
 
     /// Number of regions that have space.

@@ -88,14 +88,19 @@ fn reclaim_without_room_writes_dirty_blocks_back() {
     });
 }
 
-/// A reclaim was put back while the shard opened. Clients wait for its end, so it is wanted, however many regions are free since.
-#[test]
-fn a_reclaim_that_was_put_back_is_wanted_until_it_has_ended() {
+/// A cache of nine regions of 1 MiB.
+fn of_large_regions() -> Disks {
     let wish = GeometryOptions {
         region_bytes: Some(1 << 20),
         ..GeometryOptions::default()
     };
-    let disks = Disks::new(10 << 20, wish);
+    Disks::new(10 << 20, wish)
+}
+
+/// A reclaim was put back while the shard opened. Clients wait for its end, so it is wanted, however many regions are free since.
+#[test]
+fn a_reclaim_that_was_put_back_is_wanted_until_it_has_ended() {
+    let disks = of_large_regions();
     disks.sim.block_on(async {
         let shard = disks.shard(1);
         for block in 0.. {
@@ -129,11 +134,7 @@ fn blocks_moved_by_reclaim_stay_readable_after_a_fence() {
     const BLOCKS: u64 = 200;
     let mut amid = 0;
     for after_us in (0..3000).step_by(20) {
-        let wish = GeometryOptions {
-            region_bytes: Some(1 << 20),
-            ..GeometryOptions::default()
-        };
-        let disks = Disks::new(10 << 20, wish);
+        let disks = of_large_regions();
         disks.sim.block_on(async {
             let shard = disks.shard(1);
             shard.writeback.note_dirty_record();
