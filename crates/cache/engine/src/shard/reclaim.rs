@@ -126,7 +126,9 @@ impl<P: Platform> Shard<P> {
         } else {
             self.log.put_back(victim);
             self.log.hold_for_reclaim(false);
-            reclaim.put_back(victim.ring);
+            // What waits for space while the shard opens waits until it serves.
+            let again = self.tasks.phase() == Phase::Opening && !self.cache.is_fenced();
+            reclaim.put_back(victim.ring, again);
         }
         self.log.wake_room();
         evacuated

@@ -25,8 +25,8 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Reclaimer {
     state: Cell<State>,
-    /// A region of dirty blocks had to be put back while the shard opened, stopped, or had lost its cache device.
-    /// Operations that waited for space have then failed, so this is never reset.
+    /// A region of dirty blocks had to be put back while the shard stopped, or had lost its cache device. Operations that
+    /// waited for space have then failed, so this is never reset.
     stuck: Cell<bool>,
     /// Work for the reclaim task.
     wanted: Notify,
@@ -117,10 +117,12 @@ impl Reclaim<'_> {
         }
     }
 
-    /// The oldest region of `ring` could not be freed: it is reclaimed next.
-    pub(super) fn put_back(mut self, ring: Ring) {
+    /// The oldest region of `ring` could not be freed: it is reclaimed next. `again`: while the shard serves, as often as necessary.
+    pub(super) fn put_back(mut self, ring: Ring, again: bool) {
         self.after = State::Unfinished(ring);
-        self.reclaimer.stuck.set(true);
+        if !again {
+            self.reclaimer.stuck.set(true);
+        }
     }
 }
 
@@ -153,8 +155,10 @@ mod tests {
     #[test]
     fn a_region_that_is_put_back_is_unfinished() {
         let reclaimer = Reclaimer::new();
-        reclaimer.begin().put_back(Ring::Probation);
+        reclaimer.begin().put_back(Ring::Probation, true);
         assert_eq!(reclaimer.unfinished(), Some(Ring::Probation));
+        assert!(!reclaimer.is_stuck() && !reclaimer.is_running());
+        reclaimer.begin().put_back(Ring::Probation, false);
         assert!(reclaimer.is_stuck() && !reclaimer.is_running());
         reclaimer.begin().freed(Ring::Probation);
         assert!(reclaimer.is_stuck(), "what waited has given up");

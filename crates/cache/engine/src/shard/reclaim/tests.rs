@@ -117,7 +117,7 @@ fn a_reclaim_that_was_put_back_is_wanted_until_it_has_ended() {
         assert!(keep(&disks, &shard, 0).await);
         shard.log.put_back(victim);
         shard.log.hold_for_reclaim(false);
-        reclaim.put_back(Ring::Main);
+        reclaim.put_back(Ring::Main, true);
         shard.log.grow(shard.log.region_count() as u32 + 2, false);
         let append = || (shard.log).append(Ring::Main, BlockNumber(1), raw(&data(1)), Class::Client);
         assert!(append().is_none(), "until the reclaim has ended");
