@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use super::errors::RecoverError;
 use super::log::{Append, Class, WRITES_IN_FLIGHT_MAX};
-use super::queue::Job;
 use super::{Platform, Shard};
 use crate::index::Entry;
 use crate::planted::{PlantedBug, planted};
@@ -141,19 +140,44 @@ impl<P: Platform> Shard<P> {
     }
 
     /// Queues these tombstones for the shard's tasks.
-    fn leave_tombstones(&self, blocks: &[(LocalBlock, Ring)]) {
+    fn leave_tombstones(self: &Rc<Self>, blocks: &[(LocalBlock, Ring)]) {
         if blocks.is_empty() {
             return;
         }
         for (block, ring) in blocks {
             self.map.make_stale_again(*block, *ring);
         }
-        let blocks = blocks.iter().map(|(block, _)| *block).collect();
-        let slot = self
-            .queue
-            .try_reserve(0)
-            .expect("nothing is queued before the start");
-        self.queue
-            .offer(slot, Job::WriteTombstones { blocks }, &self.stats);
+        // Tombstones that did not reach the device are queued already, perhaps so many that these have to wait.
+        self.settle_all_later(blocks.iter().map(|(block, _)| *block).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flaz_device::Env;
+
+    use crate::format::geometry::GeometryOptions;
+    use crate::policy::Ring;
+    use crate::shard::queue::JOBS_MAX;
+    use crate::shard::simulated::Disks;
+    use crate::units::LocalBlock;
+
+    /// So many tombstones did not reach the device that the queue is full.
+    #[test]
+    fn tombstones_that_are_left_wait_for_those_that_were_lost() {
+        let disks = Disks::new(8 << 20, GeometryOptions::default());
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            for _ in 0..JOBS_MAX {
+                shard.settle_later(LocalBlock(0));
+            }
+            shard.leave_tombstones(&[(LocalBlock(1), Ring::Main), (LocalBlock(2), Ring::Probation)]);
+            shard.start();
+            disks.env.sleep(Duration::from_secs(1)).await;
+            assert!(!shard.map.any_stale());
+            assert_eq!(shard.stats.counters.tombstones.get(), 2);
+        });
     }
 }

@@ -30,7 +30,12 @@ impl<P: Platform> Shard<P> {
 
     /// Queues a tombstone for a stale block.
     pub(super) fn settle_later(self: &Rc<Self>, block: LocalBlock) {
-        let job = Job::WriteTombstones { blocks: vec![block] };
+        self.settle_all_later(vec![block]);
+    }
+
+    /// Queues tombstones for stale blocks.
+    pub(super) fn settle_all_later(self: &Rc<Self>, blocks: Vec<LocalBlock>) {
+        let job = Job::WriteTombstones { blocks };
         if let Some(slot) = self.queue.try_reserve(0) {
             self.queue.offer(slot, job, &self.stats);
             return;
