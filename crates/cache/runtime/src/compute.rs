@@ -13,6 +13,7 @@ use flaz_device::Priority;
 use flaz_device::buf::{TRIM_EVERY, has_pooled, trim};
 
 use crate::clock::monotonic;
+use crate::memory::trim_end;
 use crate::oneshot::oneshot;
 
 /// Maximum number of jobs in one queue.
@@ -249,21 +250,23 @@ impl Pool {
     }
 
     fn serve(&self) {
-        let mut trimmed = monotonic();
+        let (mut trimmed, mut has_worked) = (monotonic(), false);
         loop {
             while let Some(job) = self.pop() {
                 job();
+                has_worked = true;
             }
             if monotonic().since(trimmed) >= TRIM_EVERY {
                 while trim() {}
-                trimmed = monotonic();
+                trim_end();
+                (trimmed, has_worked) = (monotonic(), false);
             }
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             *idle += 1;
             self.idle_hint.store(*idle, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if self.read.jobs.is_empty() && self.write.jobs.is_empty() {
-                idle = if has_pooled() {
+                idle = if has_pooled() || has_worked {
                     let waited = self.arrived.wait_timeout(idle, TRIM_EVERY);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 } else {

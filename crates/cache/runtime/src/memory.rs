@@ -2,7 +2,7 @@
 //!
 //! **Memory that goes back.** After a burst the allocator has free memory in pieces all over the heap, and returns none of it by
 //! itself but at the end of a heap. [`return_large_parts`] makes it allocate large parts on their own, so that they go back when they
-//! are freed; [`trim_heap`] returns all free pages.
+//! are freed; [`trim_heap`] returns all free pages between parts in use, and [`trim_end`] those at the end of a thread's heap.
 //!
 //! **Memory that is there before it is needed.** A block device of this process may be what the kernel writes to when memory runs
 //! out. If the process then needs a page that it does not have, the kernel waits for the process and the process for the kernel. So
@@ -11,6 +11,7 @@
 //! This is about the allocator of the GNU C library. With another one, these functions do nothing.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Pages are not smaller.
 const PAGE_BYTES: usize = 4096;
@@ -22,6 +23,14 @@ const PART_BYTES: usize = 4 << 20;
 const OWN_MAPPING_BYTES: i32 = 64 << 10;
 /// The allocator returns the end of a heap when so much is free there. Less would cost a system call again and again.
 const HEAP_END_BYTES: i32 = 1 << 20;
+/// The same while a thread has nothing to do.
+const IDLE_END_BYTES: i32 = 64 << 10;
+/// The allocator looks at the end of a heap when a part becomes free that has, with what is free beside it, 64 KiB. This one is too small
+/// for a mapping of its own.
+const LAST_PART_BYTES: usize = OWN_MAPPING_BYTES as usize - 128;
+
+/// Whether [`return_large_parts`] was called.
+static RETURNS: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of the heaps of all threads that are in use, with what the allocator adds to each part. With another allocator, none.
 #[must_use]
@@ -47,6 +56,23 @@ pub fn return_large_parts() {
             set(libc::M_TRIM_THRESHOLD, HEAP_END_BYTES),
         ];
         debug_assert_eq!(done, [true; 2], "the allocator has these options");
+        RETURNS.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns the free end of the heap that this thread takes memory from, all but about 128 KiB, which [`trim_heap`] cannot. Only after
+/// [`return_large_parts`]. Another thread that does the same at that moment may make it leave up to 1 MiB.
+pub fn trim_end() {
+    #[cfg(target_env = "gnu")]
+    {
+        if !RETURNS.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: the function changes numbers of the allocator, at any time.
+        let set = |bytes| unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, bytes) };
+        set(IDLE_END_BYTES);
+        drop(black_box(Vec::<u8>::with_capacity(LAST_PART_BYTES)));
+        set(HEAP_END_BYTES);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The reserve of memory. Without the test harness, whose threads would have heaps of their own.
 
-use flaz_runtime::memory::{free_bytes, reserve, use_one_heap};
+use flaz_runtime::memory::{free_bytes, reserve, trim_end, use_one_heap};
 
 const RESERVE: usize = 32 << 20;
 
@@ -22,6 +22,7 @@ fn main() {
         "another thread has a heap of its own: {before} bytes were free, then {after}"
     );
     drop(used);
+    trim_end();
     assert!(free_bytes() >= RESERVE, "memory was given back");
     println!("the reserve serves all threads, and stays");
 }

@@ -21,7 +21,7 @@ use flaz_engine::shared_budget::SharedBudget;
 use flaz_engine::stats::{Latencies, StatsSnapshot};
 use flaz_engine::volume::IoError;
 use flaz_runtime::mailbox::{Receiver, Sender};
-use flaz_runtime::{Config, OneSender, Rt, Runtime};
+use flaz_runtime::{Config, OneSender, Rt, Runtime, memory};
 use futures_util::future::{join_all, select};
 
 use crate::device::{HostDevice, Production};
@@ -296,6 +296,7 @@ impl Worker {
                     .shards()
                     .iter()
                     .for_each(|shard| shard.trim_pools());
+                memory::trim_end();
             }
         });
     }
