@@ -84,6 +84,12 @@ impl VolumeMap {
         self.map.len() as u32
     }
 
+    /// Number of parts that the volume can use: the map also has those that it gets when the whole device grows.
+    #[must_use]
+    pub fn parts_now(&self) -> u32 {
+        self.front_parts() + self.chunks.load(Ordering::Acquire)
+    }
+
     /// Parts of the front.
     #[must_use]
     pub fn front_parts(&self) -> u32 {

@@ -38,4 +38,4 @@ pub use budget::{BudgetLeft, PoolBudget};
 pub use device::{Chunks, VolumeDevice, VolumeMap};
 pub use error::PoolError;
 pub use format::{PoolLayout, PoolSuperblock, VolumeEntry};
-pub use pool::{Pool, VolumeOptions};
+pub use pool::{Pool, Tell, VolumeOptions};

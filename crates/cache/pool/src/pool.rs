@@ -45,6 +45,10 @@ pub struct VolumeOptions {
     pub at_most: u32,
 }
 
+/// Is told of each failed flush of the device of the pool with this UUID, before anything else is flushed: the device may have dropped
+/// writes of volumes of other processes, and reports that once.
+pub type Tell = Box<dyn Fn(Uuid)>;
+
 /// A volume that is being added. It exists once it is committed.
 #[derive(Debug)]
 pub struct Prepared(VolumeEntry);
@@ -72,6 +76,7 @@ pub struct Pool<D> {
     pub(crate) unknown: Cell<bool>,
     pub(crate) writer: Semaphore,
     failed_flushes: Cell<u64>,
+    tell: Tell,
     /// The volume that is being added.
     prepared: RefCell<Option<VolumeEntry>>,
 }
@@ -123,14 +128,24 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// [`PoolError`]: there is none, it is damaged, or the device fails.
     pub async fn open(device: Rc<D>) -> Result<Rc<Self>, PoolError> {
-        device.flush().await?;
-        let found = read(&*device).await?;
-        Ok(Rc::new(Self::of(
-            device,
-            found.superblock,
-            found.table,
-            found.generations,
-        )))
+        Self::open_telling(device, Box::new(|_| ())).await
+    }
+
+    /// The same, for a device that other processes use, too.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_telling(device: Rc<D>, tell: Tell) -> Result<Rc<Self>, PoolError> {
+        let flushed = device.flush().await;
+        let found = read(&*device).await;
+        if let (Err(_), Ok(found)) = (&flushed, &found) {
+            tell(found.superblock.uuid);
+        }
+        flushed?;
+        let found = found?;
+        let mut pool = Self::of(device, found.superblock, found.table, found.generations);
+        pool.tell = tell;
+        Ok(Rc::new(pool))
     }
 
     /// Reads again what other processes have changed. The caller keeps them from changing more until it has made its own change, and
@@ -247,6 +262,7 @@ impl<D: Device> Pool<D> {
             unknown: Cell::new(false),
             writer: Semaphore::new(1),
             failed_flushes: Cell::new(0),
+            tell: Box::new(|_| ()),
             prepared: RefCell::default(),
         }
     }
@@ -505,7 +521,7 @@ impl<D: Device> Pool<D> {
         let mut taken = vec![(owner, first)];
         // The next parts too, as far as the same sector says so: they will be wanted soon, and one write does for all.
         let more = (self.table.borrow().free() / TAKEN_SHARE).min(TAKEN_MAX);
-        for index in (index + 1..map.parts()).take(more as usize) {
+        for index in (index + 1..map.parts_now()).take(more as usize) {
             let owner = Owner { index, ..owner };
             let sector = self.sector_of(first);
             let next = self.table.borrow_mut().first_free();
@@ -661,6 +677,7 @@ impl<D: Device> Pool<D> {
 
     fn note_failed_flush(&self) {
         self.failed_flushes.set(self.failed_flushes() + 1);
+        (self.tell)(self.superblock.borrow().uuid);
     }
 
     /// A flush of the pool may have failed: the device may have dropped writes of volumes, and reports that once.

@@ -758,3 +758,37 @@ fn a_volume_reads_what_it_wrote() {
         beyond.expect_err("it has no chunk there");
     });
 }
+
+/// The device reports a failed flush once, and the next one, which another process may do, succeeds: all must know by then.
+#[test]
+fn a_failed_flush_is_told_before_the_next_one() {
+    let mut told_of = 0;
+    for nth in 1..12 {
+        let sim = Sim::new(nth);
+        let disk = SimDisk::new(&sim.env(), DiskConfig::fast(4 << 20));
+        sim.block_on(async {
+            let uuid = Uuid::from_u128(77);
+            let pool = Pool::create(Rc::new(disk.clone()), uuid, CHUNK);
+            drop(pool.await.expect("fits"));
+            let before = disk.stats().flushes;
+            let told = Rc::new(RefCell::new(Vec::new()));
+            let tell = {
+                let (told, disk) = (Rc::clone(&told), disk.clone());
+                move |pool| told.borrow_mut().push((pool, disk.stats().flushes))
+            };
+            disk.fail_nth(DeviceOp::Flush, nth);
+            if let Ok(pool) = Pool::open_telling(Rc::new(disk.clone()), Box::new(tell)).await
+                && pool.reload(true).await.is_ok()
+                && let Ok(prepared) = pool.prepare(options("one", 0)).await
+            {
+                // Whatever becomes of it.
+                let _ = pool.commit(prepared).await;
+            }
+            let failed = disk.stats().errors as usize;
+            let expected = vec![(uuid, before + nth - 1); failed];
+            assert_eq!(*told.borrow(), expected, "flush {nth}");
+            told_of += failed;
+        });
+    }
+    assert!(told_of > 5, "{told_of} failed");
+}

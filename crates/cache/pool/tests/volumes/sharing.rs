@@ -166,6 +166,26 @@ fn chunks_taken_in_advance_are_given_back_too() {
     }
 }
 
+/// A volume has parts for the growth of the device. Before that, it does not take chunks for them.
+#[test]
+fn no_chunks_are_taken_in_advance_for_parts_of_the_future() {
+    let Pair { sim, pool, lives, .. } = pair_on(7, 64 << 20, &[Spec::new("one", Mode::WriteThrough)]);
+    sim.block_on(async {
+        let (number, map) = (lives[0].number, &lives[0].map);
+        let parts = map.parts_now();
+        assert!(map.parts() > parts);
+        for (part, in_advance) in [(parts - 20, true), (parts - 1, false)] {
+            let before = pool.free_chunks();
+            pool.take_part(number, part).await.expect("chunks are free");
+            assert_eq!(
+                before - pool.free_chunks() > 1,
+                in_advance,
+                "part {part} of {parts}"
+            );
+        }
+    });
+}
+
 /// What one volume gives back, the other one gets, in both modes; both find everything after a restart, and use their chunks first.
 #[test]
 fn chunks_move_from_one_volume_to_another() {

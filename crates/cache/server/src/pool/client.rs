@@ -31,6 +31,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(300);
 const BEGIN_WITHIN: Duration = Duration::from_millis(500);
 /// The same as a share of the time limit of the cache device, which must not run out meanwhile: the device is well.
 const BEGIN_SHARE: u32 = 4;
+/// Orders that may wait while another process holds the lock. More are called off at once.
+const ORDERS_MAX: usize = 64;
 /// How long a volume that was refused a chunk does not ask for another one.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
@@ -65,7 +67,7 @@ impl Drop for Claim {
 /// What the thread and those that give it orders share.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Of a process that serves a volume.
+    /// Of a process that serves a volume, or has seen a flush fail.
     failures: OnceLock<FailedFlushes>,
     /// The device as the volume uses it: it grows with the pool.
     part: OnceLock<FileDevice>,
@@ -78,7 +80,7 @@ struct Shared {
 /// Gives orders to the thread, which ends when all clones are gone. See the module's documentation.
 #[derive(Clone)]
 pub struct PoolClient {
-    orders: Arc<Mutex<mpsc::Sender<Order>>>,
+    orders: mpsc::SyncSender<Order>,
     /// Number of the volume whose chunks are taken and given back.
     volume: u32,
     shared: Arc<Shared>,
@@ -107,10 +109,10 @@ impl PoolClient {
         refuse_without_locks(&file, device)?;
         // Whoever overwrites the device waits for requests of this descriptor.
         lock_byte(&file, 0, ByteLock::Shared)?;
-        let (sender, orders) = mpsc::channel();
+        let (sender, orders) = mpsc::sync_channel(ORDERS_MAX);
         let shared = Arc::new(Shared::default());
         let client = Self {
-            orders: Arc::new(Mutex::new(sender)),
+            orders: sender,
             volume: 0,
             shared: Arc::clone(&shared),
         };
@@ -145,11 +147,12 @@ impl PoolClient {
         share.map_or(BEGIN_WITHIN, |share| share.min(BEGIN_WITHIN))
     }
 
+    /// `None`: too many wait already.
     fn order<T: Send + 'static>(
         &self,
         access: Access,
         work: impl AsyncFnOnce(HostPool) -> Result<T, HostError> + Send + 'static,
-    ) -> (OneReceiver<Result<T, HostError>>, Claim) {
+    ) -> Option<(OneReceiver<Result<T, HostError>>, Claim)> {
         let (reply, answer) = oneshot();
         let claim = Claim::default();
         let order = Order {
@@ -157,13 +160,11 @@ impl PoolClient {
             work: Box::new(move |pool| answered(pool, work, reply).boxed_local()),
             claim: Claim(Arc::clone(&claim.0)),
         };
-        // If the thread has ended, the reply is dropped.
-        let _ = self
-            .orders
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .send(order);
-        (answer, claim)
+        match self.orders.try_send(order) {
+            Err(mpsc::TrySendError::Full(_)) => None,
+            // If the thread has ended, the reply is dropped.
+            Ok(()) | Err(mpsc::TrySendError::Disconnected(_)) => Some((answer, claim)),
+        }
     }
 
     /// Does something with the pool, alone if it is changed, on behalf of a cache: it is called off if it has to wait. `None`: it was.
@@ -176,7 +177,7 @@ impl PoolClient {
         access: Access,
         work: impl AsyncFnOnce(HostPool) -> Result<T, HostError> + Send + 'static,
     ) -> Option<Result<T, HostError>> {
-        let (answer, claim) = self.order(access, work);
+        let (answer, claim) = self.order(access, work)?;
         let answer = match select(pin!(answer.recv()), pin!(Rt.sleep(within))).await {
             Either::Left((answer, _)) => answer,
             Either::Right(((), _)) if claim.claim() => return None,
@@ -208,7 +209,9 @@ impl PoolClient {
         access: Access,
         work: impl AsyncFnOnce(HostPool) -> Result<T, HostError> + Send + 'static,
     ) -> Result<T, HostError> {
-        let (answer, claim) = self.order(access, work);
+        let Some((answer, claim)) = self.order(access, work) else {
+            return Err(BUSY.into());
+        };
         match answer.recv_blocking(within) {
             Ok(answer) => answer,
             Err(_) if claim.claim() => Err(BUSY.into()),
@@ -236,7 +239,7 @@ async fn answered<T: Send>(
     let _ = reply.send(answer);
 }
 
-fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>, shared: &Shared) {
+fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>, shared: &Arc<Shared>) {
     let runtime = match Runtime::new(Config::default()) {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -245,7 +248,7 @@ fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>, shared: &Shared) {
         }
     };
     runtime.block_on(async {
-        let (mut known, mut told) = (None, 0);
+        let mut known = None;
         while let Ok(Order { access, work, claim }) = orders.recv() {
             let locked = lock(device, access);
             // It is not called off from here on.
@@ -255,11 +258,6 @@ fn drive(device: &FileDevice, orders: &mpsc::Receiver<Order>, shared: &Shared) {
                     Err(error) => Err(error),
                 };
                 work(pool).await;
-            }
-            // Those of the table count for all volumes too.
-            let failed = known.as_ref().map_or(0, |pool: &HostPool| pool.failed_flushes());
-            if let Some(failures) = shared.failures.get() {
-                failures.note_more(&mut told, failed);
             }
             if let Err(error) = lock_byte(device, TABLE, ByteLock::Released) {
                 tracing::error!("the lock of the volumes cannot be released: {error}");
@@ -287,7 +285,7 @@ fn lock(device: &FileDevice, access: Access) -> Result<(), HostError> {
 async fn now(
     device: &FileDevice,
     access: Access,
-    shared: &Shared,
+    shared: &Arc<Shared>,
     known: &mut Option<HostPool>,
 ) -> Result<HostPool, HostError> {
     // A file or device that has grown.
@@ -297,7 +295,13 @@ async fn now(
     }
     let pool = match known {
         Some(pool) => Rc::clone(pool),
-        None => Rc::clone(known.insert(Pool::open(Rc::new(device.clone())).await?)),
+        None => {
+            let shared = Arc::clone(shared);
+            // Those of the table count for all volumes too.
+            let tell = move |pool| shared.failures.get_or_init(|| FailedFlushes::of(pool)).note();
+            let opened = Pool::open_telling(Rc::new(device.clone()), Box::new(tell)).await;
+            Rc::clone(known.insert(opened?))
+        }
     };
     pool.reload(access == Access::ReadWrite).await?;
     Ok(pool)
@@ -352,5 +356,29 @@ impl Chunks for PoolClient {
         if let Some(failures) = self.shared.failures.get() {
             failures.note();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another process holds the lock, for however long.
+    #[test]
+    fn orders_that_wait_have_a_bound() {
+        let (orders, waiting) = mpsc::sync_channel(ORDERS_MAX);
+        let client = PoolClient {
+            orders,
+            volume: 0,
+            shared: Arc::default(),
+        };
+        let order = || client.order(Access::Read, async |_| Ok(()));
+        let first: Vec<_> = (0..ORDERS_MAX).map(|_| order()).collect();
+        assert!(first.iter().all(Option::is_some) && order().is_none());
+        let next = waiting.try_recv().expect("one waits");
+        assert!(order().is_some(), "one fewer waits");
+        drop(next);
+        drop(waiting);
+        assert!(order().is_some(), "without an answer");
     }
 }

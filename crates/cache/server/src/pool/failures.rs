@@ -15,6 +15,7 @@ use uuid::Uuid;
 pub(super) struct FailedFlushes {
     /// `None`: this process alone counts.
     shared: Option<File>,
+    /// Failures of this process that the file does not have.
     own: AtomicU64,
 }
 
@@ -41,25 +42,53 @@ impl FailedFlushes {
         }
     }
 
+    /// Number of failures so far.
     pub(super) fn count(&self) -> u64 {
         let shared = self.shared.as_ref().and_then(|file| file.metadata().ok());
-        shared.map_or_else(|| self.own.load(Ordering::Acquire), |metadata| metadata.len())
+        self.own.load(Ordering::Acquire) + shared.map_or(0, |metadata| metadata.len())
     }
 
-    /// Tells of failures of another count, of which `known` were told.
-    pub(super) fn note_more(&self, known: &mut u64, now: u64) {
-        for _ in *known..now {
-            self.note();
-        }
-        *known = now;
-    }
-
+    /// Counts a failure, and tells it to the other processes.
     pub(super) fn note(&self) {
-        self.own.fetch_add(1, Ordering::AcqRel);
-        if let Some(mut file) = self.shared.as_ref()
-            && let Err(error) = file.write_all(&[0])
-        {
+        let told = self.shared.as_ref().map(|mut file| file.write_all(&[0]));
+        if let Some(Err(error)) = &told {
             tracing::error!("cannot report a failed flush to the processes of other volumes: {error}");
         }
+        if !matches!(told, Some(Ok(()))) {
+            self.own.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_counts_also_if_it_cannot_be_told() {
+        for path in ["/dev/full", ""] {
+            let failures = FailedFlushes {
+                shared: OpenOptions::new().append(true).open(path).ok(),
+                own: AtomicU64::new(0),
+            };
+            failures.note();
+            failures.note();
+            assert_eq!(failures.count(), 2, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_to_all() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [one, other] = [(); 2].map(|()| {
+            let path = folder.path().join("flushes");
+            let opened = OpenOptions::new().append(true).create(true).open(path);
+            FailedFlushes {
+                shared: Some(opened.expect("it can be created")),
+                own: AtomicU64::new(0),
+            }
+        });
+        one.note();
+        assert_eq!((one.count(), other.count()), (1, 1));
     }
 }

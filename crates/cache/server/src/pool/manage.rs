@@ -486,10 +486,11 @@ pub fn resize(
     help: &mut Help<'_>,
 ) -> Result<(u64, SharedReport), HostError> {
     let claim = safety::claim_shared(device, Access::ReadWrite)?;
-    let (client, before) = open(device, Access::ReadWrite)?;
+    // Before the size is read: what another one adds must not be truncated below.
     if !lock_byte(claim.file(), RESIZE, ByteLock::Exclusive)? {
         return Err(format!("{}: another `flaz resize` is under way", device.display()).into());
     }
+    let (client, before) = open(device, Access::ReadWrite)?;
     let layout = before.layout;
     let bytes_before = u64::from(before.chunks) * layout.chunk_bytes;
     let file = FileDevice::open(device, flaz_runtime::file::OpenMode::default())?;
@@ -533,4 +534,31 @@ pub fn resize(
         tracing::warn!("{} cannot be truncated: {error}", device.display());
     }
     Ok((bytes_before, report))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    /// What a resize knows of the device is what no other one changes meanwhile: it looks for others before it reads anything.
+    #[test]
+    fn a_resize_looks_for_others_first() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("device");
+        let file = File::create_new(&path).expect("a new file");
+        file.set_len(1 << 20).expect("there is space");
+        assert_eq!(lock_byte(&file, RESIZE, ByteLock::Exclusive), Ok(true));
+        let mut help = Help {
+            with_idle: &|_, _| panic!("nothing is open"),
+            show: &mut |_| (),
+        };
+        let refused = resize(&path, None, &mut help).expect_err("there is no pool, either");
+        let refused = refused.to_string();
+        assert!(
+            refused.ends_with("another `flaz resize` is under way"),
+            "{refused}"
+        );
+    }
 }
