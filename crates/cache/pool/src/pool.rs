@@ -45,7 +45,7 @@ pub struct VolumeOptions {
     pub at_most: u32,
 }
 
-/// Is told of each failed flush of the device of the pool with this UUID, before anything else is flushed: the device may have dropped
+/// Is told of each failed flush of the device of the pool with this UUID, before the pool flushes again: the device may have dropped
 /// writes of volumes of other processes, and reports that once.
 pub type Tell = Box<dyn Fn(Uuid)>;
 
@@ -136,13 +136,12 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// As there.
     pub async fn open_telling(device: Rc<D>, tell: Tell) -> Result<Rc<Self>, PoolError> {
-        let flushed = device.flush().await;
-        let found = read(&*device).await;
-        if let (Err(_), Ok(found)) = (&flushed, &found) {
+        // Nobody changes it meanwhile, so what was read is stable after the flush.
+        let found = read(&*device).await?;
+        if let Err(error) = device.flush().await {
             tell(found.superblock.uuid);
+            return Err(error.into());
         }
-        flushed?;
-        let found = found?;
         let mut pool = Self::of(device, found.superblock, found.table, found.generations);
         pool.tell = tell;
         Ok(Rc::new(pool))

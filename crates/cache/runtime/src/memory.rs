@@ -68,7 +68,7 @@ pub fn trim_end() {
         if !RETURNS.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: the function changes numbers of the allocator, at any time.
+        // SAFETY: the function stores a number, with the lock of the first heap. Other threads read it without the lock, before or after.
         let set = |bytes| unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, bytes) };
         set(IDLE_END_BYTES);
         drop(black_box(Vec::<u8>::with_capacity(LAST_PART_BYTES)));

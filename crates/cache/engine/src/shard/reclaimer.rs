@@ -117,7 +117,8 @@ impl Reclaim<'_> {
         }
     }
 
-    /// The oldest region of `ring` could not be freed: it is reclaimed next. `again`: while the shard serves, as often as necessary.
+    /// The oldest region of `ring` could not be freed: it is reclaimed next. `again`: the shard will do that when it serves, so nothing
+    /// that waits for space gives up.
     pub(super) fn put_back(mut self, ring: Ring, again: bool) {
         self.after = State::Unfinished(ring);
         if !again {

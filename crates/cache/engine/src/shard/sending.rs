@@ -104,9 +104,6 @@ impl<P: Platform> Shard<P> {
                         return Err(error);
                     }
                     self.cache_error(&error);
-                    if self.cache.is_fenced() {
-                        return Err(error);
-                    }
                     tries += 1;
                 }
                 result => return result,
@@ -201,14 +198,13 @@ mod tests {
     use std::time::Duration;
 
     use flaz_device::local::Semaphore;
-    use flaz_device::{DeviceError, DeviceOp, Env, IoBuf};
+    use flaz_device::{DeviceOp, Env, IoBuf};
     use flaz_sim::{DiskConfig, Rng};
     use futures_util::future::join_all;
 
     use super::TRIES_MAX;
     use crate::format::geometry::GeometryOptions;
     use crate::policy::Ring;
-    use crate::shard::CACHE_ERRORS_MAX;
     use crate::shard::simulated::{Disks, append, contents, raw};
     use crate::units::BLOCK_BYTES;
 
@@ -288,34 +284,6 @@ mod tests {
         disks.sim.block_on(async {
             let second = disks.recovered(2).await;
             assert_eq!(contents(&second, 0).await, Some(data));
-        });
-    }
-
-    /// The error of a write is one too many. The write is not tried again: nothing is written to a device that was fenced.
-    #[test]
-    fn an_extent_is_not_sent_again_after_the_fence() {
-        let disks = Disks::new(8 << 20, GeometryOptions::default());
-        let mut data = vec![0; BLOCK_BYTES];
-        Rng::new(1).fill(&mut data);
-        disks.sim.block_on(async {
-            let shard = disks.shard(1);
-            shard.writeback.note_dirty_record();
-            for _ in 1..CACHE_ERRORS_MAX {
-                let why = std::io::Error::other("unreadable");
-                shard.cache_error(&DeviceError::new(DeviceOp::Read, 0, 512, why));
-            }
-            assert!(!shard.cache.is_fenced());
-            append(&shard, Ring::Main, 0, raw(&data));
-            assert!(shard.make_log_stable().await);
-            let region = shard.log.open_numbers()[Ring::Main.index()].expect("one is open");
-            let written = || disks.cache.peek(disks.region(region), 8 * BLOCK_BYTES);
-            let before = written();
-            append(&shard, Ring::Main, 1, raw(&data));
-            disks.cache.fail_nth(DeviceOp::Write, 1);
-            assert!(!shard.make_log_stable().await);
-            disks.env.sleep(Duration::from_secs(1)).await;
-            assert!(shard.cache.is_fenced());
-            assert!(written() == before, "the extent was written");
         });
     }
 }

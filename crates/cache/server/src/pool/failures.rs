@@ -1,7 +1,8 @@
 //! Failed flushes of a shared cache device, told to all processes that use it.
 //!
 //! A device may drop writes when a flush fails, and reports that once: to the process that flushed. The others learn it from a file
-//! in the runtime directory, which grows by a byte for each failure.
+//! in the runtime directory, which grows by a byte for each failure. Processes with other runtime directories, of another user or in another
+//! container, do not learn it.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
