@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Backend, Config};
-use crate::request::{Completion, OPS_MAX, Request};
+use crate::request::{Completion, Keep, OPS_MAX, Request};
 use crate::ring::Ring;
 use crate::task::Shared;
 use crate::threads::Threads;
@@ -48,10 +48,10 @@ impl Driver {
     }
 
     /// Adds a request. The kernel may not see it before the next submission.
-    pub(crate) fn push(&self, request: Request, user_data: u64) {
+    pub(crate) fn push(&self, request: Request, user_data: u64, keep: Option<Keep>) {
         match self {
             Self::Uring(ring) => ring.push(request, user_data),
-            Self::Threads(threads) => threads.push(request, user_data),
+            Self::Threads(threads) => threads.push(request, user_data, keep),
         }
     }
 
@@ -67,7 +67,8 @@ impl Driver {
     pub(crate) fn submit_all(&self) {
         match self {
             Self::Uring(ring) => ring.submit_all(),
-            Self::Threads(threads) => threads.submit_all(),
+            // Sockets are used on this thread, and files stay open.
+            Self::Threads(_) => {}
         }
     }
 

@@ -3,15 +3,17 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::config::Backend;
 use crate::op_table::{Abandoned, Payload, Progress};
-use crate::request::{CompletedBy, Request};
+use crate::request::{CompletedBy, Keep, Request};
 use crate::state::{Core, current};
 
 enum Stage {
-    /// Not submitted yet.
-    New(Request, Payload),
+    /// Not submitted yet. The file stays open until the operation has ended.
+    New(Request, Payload, Option<Keep>),
     /// Submitted, possibly completed, but not polled since.
     Entered(u32),
     Finished,
@@ -32,7 +34,24 @@ impl Op {
     pub(crate) fn new(request: Request, payload: Payload) -> Self {
         Self {
             core: current(),
-            stage: Stage::New(request, payload),
+            stage: Stage::New(request, payload, None),
+        }
+    }
+
+    /// The same for an operation on a file, which must not be closed meanwhile. io_uring sees to that.
+    ///
+    /// # Panics
+    /// Outside a runtime.
+    pub(crate) fn on_file(
+        request: Request,
+        payload: Payload,
+        file: &Arc<impl Send + Sync + 'static>,
+    ) -> Self {
+        let core = current();
+        let keep = (core.driver.backend() == Backend::Threads).then(|| Arc::clone(file) as Keep);
+        Self {
+            core,
+            stage: Stage::New(request, payload, keep),
         }
     }
 }
@@ -43,7 +62,7 @@ impl Future for Op {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         match std::mem::replace(&mut this.stage, Stage::Finished) {
-            Stage::New(request, payload) => {
+            Stage::New(request, payload, keep) => {
                 let entered = this
                     .core
                     .ops
@@ -52,9 +71,9 @@ impl Future for Op {
                 match entered {
                     Ok(index) => {
                         this.stage = Stage::Entered(index);
-                        this.core.driver.push(request, u64::from(index));
+                        this.core.driver.push(request, u64::from(index), keep);
                     }
-                    Err(payload) => this.stage = Stage::New(request, payload),
+                    Err(payload) => this.stage = Stage::New(request, payload, keep),
                 }
                 Poll::Pending
             }

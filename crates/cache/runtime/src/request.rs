@@ -1,11 +1,15 @@
 //! Requests to the kernel, and their results.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use crate::command::Submission;
 
 /// Maximum number of operations of one runtime that are submitted at a time.
 pub(crate) const OPS_MAX: usize = 4096;
+
+/// What keeps a file open.
+pub(crate) type Keep = Arc<dyn Send + Sync>;
 
 /// A request to the kernel. Pointers point into the payload that belongs to the request.
 #[derive(Clone, Copy, Debug)]

@@ -6,23 +6,25 @@
 //!
 //! Invariants:
 //! - every request has exactly one completion;
-//! - [`Threads::submit_all`] returns when no thread uses a descriptor of an earlier request any more, so that it may be
-//!   closed, as the table of operations requires.
+//! - a request on a file keeps the file open until it has ended, so nothing waits for a file that does not answer;
+//! - such a file leaves threads to the others.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
 
-use crate::request::{CompletedBy, Completion, Request};
+use crate::request::{CompletedBy, Completion, Keep, Request};
 use crate::task::Shared;
 
 /// Number of threads for files in the whole process, and so of concurrent operations.
 const THREADS_MAX: usize = 64;
+/// Threads that one file may occupy.
+const THREADS_OF_A_FILE_MAX: usize = 48;
 
 pub(crate) struct Threads {
     inner: RefCell<Inner>,
@@ -40,9 +42,6 @@ struct Inner {
 /// The channel for completions from threads.
 struct Board {
     done: SegQueue<Completion>,
-    /// Unfinished jobs.
-    open: Mutex<usize>,
-    all_done: Condvar,
     shared: Arc<Shared>,
 }
 
@@ -50,18 +49,18 @@ struct Job {
     request: Request,
     user_data: u64,
     board: Arc<Board>,
+    /// The file of the descriptor, which stays open.
+    keep: Option<Keep>,
 }
 
 // SAFETY: the pointers of a request point to memory that the table of operations owns and that no code accesses until
-// the completion; the descriptor stays open as described above.
+// the completion; the descriptor stays open until then.
 unsafe impl Send for Job {}
 
 impl Threads {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let board = Board {
             done: SegQueue::new(),
-            open: Mutex::new(0),
-            all_done: Condvar::new(),
             shared,
         };
         Self {
@@ -70,13 +69,13 @@ impl Threads {
         }
     }
 
-    pub(crate) fn push(&self, request: Request, user_data: u64) {
-        if !(request.completed_by() == CompletedBy::Peer) {
-            *lock(&self.board.open) += 1;
+    pub(crate) fn push(&self, request: Request, user_data: u64, keep: Option<Keep>) {
+        if request.completed_by() != CompletedBy::Peer {
             pool().push(Job {
                 request,
                 user_data,
                 board: Arc::clone(&self.board),
+                keep,
             });
             return;
         }
@@ -97,18 +96,6 @@ impl Threads {
         {
             inner.waiting.swap_remove(at);
             inner.finished.push((user_data, -libc::ECANCELED));
-        }
-    }
-
-    /// Waits until the threads have finished all jobs.
-    pub(crate) fn submit_all(&self) {
-        let mut open = lock(&self.board.open);
-        while *open > 0 {
-            open = self
-                .board
-                .all_done
-                .wait(open)
-                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -184,22 +171,46 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Job {
     fn run(self) {
         let result = perform(self.request);
-        self.board.done.push((self.user_data, result));
-        let mut open = lock(&self.board.open);
-        *open -= 1;
-        if *open == 0 {
-            self.board.all_done.notify_all();
-        }
-        drop(open);
-        self.board.shared.rouse();
+        let Self {
+            user_data,
+            board,
+            keep,
+            ..
+        } = self;
+        // Whoever waits for the result may then expect that the file is closed.
+        drop(keep);
+        board.done.push((user_data, result));
+        board.shared.rouse();
     }
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
+    /// Running jobs, by descriptor.
+    running: HashMap<RawFd, usize>,
     idle: usize,
     threads: usize,
+}
+
+impl Queue {
+    /// The first job whose file may occupy another thread.
+    fn next(&mut self) -> Option<Job> {
+        let of = |fd: RawFd| self.running.get(&fd).copied().unwrap_or_default();
+        let may_run = |job: &Job| of(file_of(&job.request)) < THREADS_OF_A_FILE_MAX;
+        let at = self.jobs.iter().position(may_run)?;
+        let job = self.jobs.remove(at)?;
+        *self.running.entry(file_of(&job.request)).or_default() += 1;
+        Some(job)
+    }
+
+    fn ended(&mut self, fd: RawFd) {
+        let running = self.running.get_mut(&fd).expect("it was running");
+        *running -= 1;
+        if *running == 0 {
+            self.running.remove(&fd);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -235,15 +246,31 @@ impl Pool {
     fn serve(&self) {
         let mut queue = lock(&self.queue);
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some(job) = queue.next() {
+                let fd = file_of(&job.request);
                 drop(queue);
                 job.run();
                 queue = lock(&self.queue);
+                queue.ended(fd);
             } else {
                 queue.idle += 1;
                 queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 queue.idle -= 1;
             }
+        }
+    }
+}
+
+/// The descriptor of a request that threads serve.
+fn file_of(request: &Request) -> RawFd {
+    match *request {
+        Request::Read { fd, .. }
+        | Request::Write { fd, .. }
+        | Request::DataSync { fd }
+        | Request::Fallocate { fd, .. }
+        | Request::Command { fd, .. } => fd,
+        Request::Accept { .. } | Request::Recv { .. } | Request::Send { .. } | Request::SendMsg { .. } => {
+            unreachable!("sockets are not served by threads")
         }
     }
 }
@@ -324,4 +351,63 @@ fn perform(request: Request) -> i32 {
     }
     // Requests are at most 1 GiB.
     i32::try_from(result).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+
+    use flaz_device::{Env, IoBuf};
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::config::{Backend, Config};
+    use crate::executor::{Rt, Runtime};
+    use crate::op::Op;
+    use crate::op_table::Payload;
+
+    /// More than a pipe takes.
+    const BYTES: usize = 128 << 10;
+
+    /// Operations that do not end, more than there are threads, are given up: nothing waits for them, operations on another file are
+    /// served, and the file stays open until they end.
+    #[test]
+    fn a_file_that_does_not_answer_holds_up_nothing() {
+        let runtime = Runtime::new(Config {
+            backend: Backend::Threads,
+            ..Config::default()
+        });
+        runtime.expect("nothing is needed for it").block_on(async {
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            let pipe = Arc::new(OwnedFd::from(writer));
+            let write = || {
+                let buf = IoBuf::zeroed(BYTES);
+                let request = Request::Write {
+                    fd: pipe.as_raw_fd(),
+                    ptr: buf.as_ptr(),
+                    len: BYTES as u32,
+                    // Where a pipe is written.
+                    offset: u64::MAX,
+                    stable: false,
+                };
+                Op::on_file(request, Payload::Buf(buf), &pipe)
+            };
+            const WRITES: usize = 2 * THREADS_MAX;
+            for _ in 0..WRITES {
+                assert!(write().now_or_never().is_none(), "it does not end");
+            }
+            assert_eq!(Arc::strong_count(&pipe), 1 + WRITES);
+            let other = Arc::new(File::open("/proc/self/exe").expect("it exists"));
+            let sync = Request::DataSync {
+                fd: other.as_raw_fd(),
+            };
+            let (_, result) = Op::on_file(sync, Payload::None, &other).await;
+            assert_eq!((result, Arc::strong_count(&other)), (0, 1));
+            drop(reader);
+            while Arc::strong_count(&pipe) > 1 {
+                Rt.sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
 }

@@ -7,7 +7,7 @@ use flaz_nbd::request::Command;
 use rustix::process::Signal;
 
 use crate::support::forgetful::{Flush, Forgetful, TOOLS};
-use crate::support::{Cache, Program, Scratch, Server, need};
+use crate::support::{Cache, Program, Scratch, Server, need, no_uring};
 
 const IMAGE_BYTES: u64 = 64 << 20;
 /// Size of a request in bytes.
@@ -118,8 +118,8 @@ fn a_cache_device_that_freezes_in_write_back_is_waited_for() {
     server.stop();
 }
 
-#[test]
-fn a_frozen_cache_device_is_bypassed_and_not_trusted() {
+/// Serves a cache on a disk over FUSE that freezes: on this thread, or on another one that has no io_uring.
+fn freezes(uring: bool) {
     if !(need::tools(TOOLS) && need::fuse()) {
         return;
     }
@@ -136,7 +136,35 @@ fn a_frozen_cache_device_is_bypassed_and_not_trusted() {
         .arg(&origin)
         .words("--region-size 256KiB")
         .ok();
-    let server = Server::start(&scratch, &cache, "--device-timeout 1");
+    let expected = &expected;
+    let serves = || {
+        let server = Server::start(&scratch, &cache, "--device-timeout 1");
+        let log = server.log();
+        assert_eq!(log.contains("using blocking threads"), !uring, "{log}");
+        serve_on_a_disk_that_freezes(server, &scratch, &cache, &disk, expected);
+    };
+    if uring {
+        return serves();
+    }
+    // The disk is unmounted by a program that may need its privileges.
+    std::thread::scope(|scope| {
+        let confined = scope.spawn(|| {
+            no_uring::forbid();
+            serves();
+        });
+        confined
+            .join()
+            .unwrap_or_else(|why| std::panic::resume_unwind(why));
+    });
+}
+
+fn serve_on_a_disk_that_freezes(
+    server: Server,
+    scratch: &Scratch,
+    cache: &Cache,
+    disk: &Forgetful,
+    expected: &[u8],
+) {
     let mut client = Client::connect(server.socket()).expect("connects");
     let mut read_all = |written: u8| {
         for offset in (0..READ_BYTES).step_by(PIECE as usize) {
@@ -169,7 +197,7 @@ fn a_frozen_cache_device_is_bypassed_and_not_trusted() {
     // It responds again, and the server is killed: the device has missed a write.
     disk.thaw();
     server.end_by(Signal::KILL);
-    let server = Server::start(&scratch, &cache, "");
+    let server = Server::start(scratch, cache, "");
     let mut client = Client::connect(server.socket()).expect("connects");
     for _ in 0..2 {
         let data = client.call(Command::Read, 0, PIECE).expect("reads");
@@ -180,4 +208,15 @@ fn a_frozen_cache_device_is_bypassed_and_not_trusted() {
     }
     server.stop();
     cache.check();
+}
+
+#[test]
+fn a_frozen_cache_device_is_bypassed_and_not_trusted() {
+    freezes(true);
+}
+
+/// The same with blocking threads.
+#[test]
+fn a_frozen_cache_device_is_bypassed_without_io_uring() {
+    freezes(false);
 }

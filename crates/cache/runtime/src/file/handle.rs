@@ -177,7 +177,7 @@ impl FileDevice {
                     stable,
                 },
             };
-            let (payload, result) = Op::new(request, Payload::Buf(buf)).await;
+            let (payload, result) = Op::on_file(request, Payload::Buf(buf), &self.inner).await;
             buf = payload.into_buf();
             match result {
                 0 => return (buf, Err(end_of_file(op, at))),

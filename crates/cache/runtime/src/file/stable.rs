@@ -89,7 +89,8 @@ impl FileDevice {
 
     /// Makes all completed writes stable.
     pub(super) async fn sync_data(&self) -> io::Result<()> {
-        let (_, result) = Op::new(Request::DataSync { fd: self.raw_fd() }, Payload::None).await;
+        let request = Request::DataSync { fd: self.raw_fd() };
+        let (_, result) = Op::on_file(request, Payload::None, &self.inner).await;
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result));
         }

@@ -141,7 +141,7 @@ impl FileDevice {
             offset,
             len,
         };
-        let (_, result) = Op::new(request, Payload::None).await;
+        let (_, result) = Op::on_file(request, Payload::None, &self.inner).await;
         -result.min(0)
     }
 }

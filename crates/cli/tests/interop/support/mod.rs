@@ -13,6 +13,7 @@ pub mod ledger;
 pub mod limited;
 pub mod load;
 pub mod need;
+pub mod no_uring;
 pub mod program;
 pub mod scratch;
 pub mod server;
