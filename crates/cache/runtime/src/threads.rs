@@ -196,12 +196,15 @@ struct Queue {
 impl Queue {
     /// The first job whose file may occupy another thread.
     fn next(&mut self) -> Option<Job> {
-        let of = |fd: RawFd| self.running.get(&fd).copied().unwrap_or_default();
-        let may_run = |job: &Job| of(file_of(&job.request)) < THREADS_OF_A_FILE_MAX;
-        let at = self.jobs.iter().position(may_run)?;
+        let at = self.jobs.iter().position(|job| self.may_run(job))?;
         let job = self.jobs.remove(at)?;
         *self.running.entry(file_of(&job.request)).or_default() += 1;
         Some(job)
+    }
+
+    fn may_run(&self, job: &Job) -> bool {
+        let running = self.running.get(&file_of(&job.request));
+        running.is_none_or(|running| *running < THREADS_OF_A_FILE_MAX)
     }
 
     fn ended(&mut self, fd: RawFd) {
@@ -227,7 +230,12 @@ fn pool() -> &'static Pool {
 impl Pool {
     fn push(&'static self, job: Job) {
         let mut queue = lock(&self.queue);
+        let may_run = queue.may_run(&job);
         queue.jobs.push_back(job);
+        if !may_run {
+            // A thread that is done with one of the file's takes it.
+            return;
+        }
         if queue.idle >= queue.jobs.len() || queue.threads >= THREADS_MAX {
             self.arrived.notify_one();
             return;
@@ -240,6 +248,7 @@ impl Pool {
             assert!(!first, "cannot start a thread for I/O: {error}");
             // The existing threads do the work.
             lock(&self.queue).threads -= 1;
+            self.arrived.notify_one();
         }
     }
 
