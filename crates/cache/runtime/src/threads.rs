@@ -136,13 +136,20 @@ impl Threads {
         let (waiting, finished) = (&mut inner.waiting, &mut inner.finished);
         let mut polled = inner.polled[1..].iter();
         waiting.retain(|(request, user_data)| {
-            if polled.next().is_none_or(|polled| polled.revents == 0) {
+            let events = polled.next().map_or(0, |polled| polled.revents);
+            if events == 0 {
                 return true;
             }
-            let result = perform(*request);
-            if result == -libc::EAGAIN {
-                return true;
-            }
+            let result = match (perform(*request), request) {
+                // A listener that was shut down: a call that may wait says so, one that may not never does.
+                (result, Request::Accept { .. })
+                    if result == -libc::EAGAIN && events & libc::POLLHUP != 0 =>
+                {
+                    -libc::EINVAL
+                }
+                (result, _) if result == -libc::EAGAIN => return true,
+                (result, _) => result,
+            };
             finished.push((*user_data, result));
             false
         });

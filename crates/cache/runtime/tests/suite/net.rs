@@ -157,3 +157,30 @@ fn a_dropped_accept_loses_no_listener() {
         listener.accept().await.expect("a connection");
     });
 }
+
+/// A server stops in this way.
+#[test]
+fn an_accept_ends_when_the_listener_is_shut_down() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let unix = UnixListener::bind(directory.path().join("socket")).expect("bind");
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let descriptors = [
+        OwnedFd::from(unix.try_clone().expect("a second descriptor")),
+        OwnedFd::from(tcp.try_clone().expect("a second descriptor")),
+    ];
+    runtime().block_on(async {
+        let listeners = [
+            Listener::from_unix(unix).expect("listener"),
+            Listener::from_tcp(tcp).expect("listener"),
+        ];
+        for (listener, second) in listeners.iter().zip(&descriptors) {
+            let shut_down = async {
+                Rt.sleep(Duration::from_millis(1)).await;
+                rustix::net::shutdown(second, rustix::net::Shutdown::Both).expect("it listens");
+            };
+            let (accepted, ()) = futures_util::future::join(listener.accept(), shut_down).await;
+            assert!(accepted.is_err(), "and at once from now on");
+            assert!(listener.accept().await.is_err());
+        }
+    });
+}
