@@ -1,5 +1,7 @@
 //! Why a pool could not be opened or changed.
 
+use std::io;
+
 use flaz_device::DeviceError;
 
 /// See the module's documentation.
@@ -92,6 +94,16 @@ impl PoolError {
             what,
             expected: expected.to_string(),
             found: found.to_string(),
+        }
+    }
+}
+
+impl From<PoolError> for io::Error {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::NoChunk { .. } => Self::new(io::ErrorKind::StorageFull, error.to_string()),
+            PoolError::Device(error) => error.source,
+            error => Self::other(error.to_string()),
         }
     }
 }

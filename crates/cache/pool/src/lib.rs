@@ -10,7 +10,7 @@
 //! | [`format`] | bytes of the superblock and of the table |
 //! | [`budget`], `credit` | what all volumes may write, and changes of it |
 //! | [`table`] | who owns each chunk, in memory |
-//! | [`pool`], `reading` | opening, reading and changing a pool |
+//! | [`pool`], `reading`, [`chunks`] | opening, reading and changing a pool; the chunks of a volume |
 //! | `shrink` | fewer chunks: those at the end are moved |
 //! | [`device`] | the cache device of one volume |
 //! | `gate` | requests to a part that moves wait |
@@ -23,6 +23,7 @@
 //!   volume is added and removed by one write of the superblock.
 
 pub mod budget;
+pub mod chunks;
 mod credit;
 pub mod device;
 pub mod error;

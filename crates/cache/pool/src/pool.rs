@@ -5,7 +5,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,7 +12,8 @@ use flaz_device::local::Semaphore;
 use flaz_device::{Device, DeviceError, DeviceOp, IoBuf};
 use uuid::Uuid;
 
-use crate::device::{Chunks, VolumeDevice, VolumeMap};
+use crate::chunks::ChunksOf;
+use crate::device::{VolumeDevice, VolumeMap};
 use crate::error::PoolError;
 use crate::format::{
     Owner, PoolLayout, PoolSuperblock, SLOTS, SUPERBLOCK_BYTES, TableSector, VOLUMES_MAX, VolumeEntry,
@@ -136,7 +136,7 @@ impl<D: Device> Pool<D> {
     /// # Errors
     /// As there.
     pub async fn open_telling(device: Rc<D>, tell: Tell) -> Result<Rc<Self>, PoolError> {
-        // Nobody changes it meanwhile, so what was read is stable after the flush.
+        // The caller holds the table's lock, so the flush makes exactly what was read stable.
         let found = read(&*device).await?;
         if let Err(error) = device.flush().await {
             tell(found.superblock.uuid);
@@ -371,10 +371,7 @@ impl<D: Device> Pool<D> {
     /// The chunks of a volume.
     #[must_use]
     pub fn chunks(self: &Rc<Self>, volume: u32) -> ChunksOf<D> {
-        ChunksOf {
-            pool: Rc::clone(self),
-            volume,
-        }
+        ChunksOf::new(self, volume)
     }
 
     // Volumes.
@@ -674,7 +671,7 @@ impl<D: Device> Pool<D> {
         self.failed_flushes.get()
     }
 
-    fn note_failed_flush(&self) {
+    pub(crate) fn note_failed_flush(&self) {
         self.failed_flushes.set(self.failed_flushes() + 1);
         (self.tell)(self.superblock.borrow().uuid);
     }
@@ -755,49 +752,4 @@ pub(crate) fn check_shares(superblock: &PoolSuperblock) -> Result<(), PoolError>
         });
     }
     superblock.to_bytes().map(drop)
-}
-
-/// The chunks of one volume, on the thread of the pool.
-pub struct ChunksOf<D> {
-    pool: Rc<Pool<D>>,
-    volume: u32,
-}
-
-impl<D> Clone for ChunksOf<D> {
-    fn clone(&self) -> Self {
-        Self {
-            pool: Rc::clone(&self.pool),
-            volume: self.volume,
-        }
-    }
-}
-
-impl<D: Device> Chunks for ChunksOf<D> {
-    async fn take(&self, index: u32) -> io::Result<()> {
-        let taken = self.pool.take_part(self.volume, index).await;
-        taken.map_err(io::Error::from)
-    }
-
-    async fn give(&self, index: u32) -> io::Result<()> {
-        let given = self.pool.give_part(self.volume, index).await;
-        given.map_err(io::Error::from)
-    }
-
-    fn failed_flushes(&self) -> u64 {
-        self.pool.failed_flushes()
-    }
-
-    fn note_failed_flush(&self) {
-        self.pool.note_failed_flush();
-    }
-}
-
-impl From<PoolError> for io::Error {
-    fn from(error: PoolError) -> Self {
-        match error {
-            PoolError::NoChunk { .. } => Self::new(io::ErrorKind::StorageFull, error.to_string()),
-            PoolError::Device(error) => error.source,
-            error => Self::other(error.to_string()),
-        }
-    }
 }

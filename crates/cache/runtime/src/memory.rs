@@ -25,8 +25,8 @@ const OWN_MAPPING_BYTES: i32 = 64 << 10;
 const HEAP_END_BYTES: i32 = 1 << 20;
 /// The same while a thread has nothing to do.
 const IDLE_END_BYTES: i32 = 64 << 10;
-/// The allocator looks at the end of a heap when a part becomes free that has, with what is free beside it, 64 KiB. This one is too small
-/// for a mapping of its own.
+/// Freeing a part makes the allocator check the end of the heap if the part and its free neighbours have 64 KiB or more. This part is just
+/// below the size that would get its own mapping.
 const LAST_PART_BYTES: usize = OWN_MAPPING_BYTES as usize - 128;
 
 /// Whether [`return_large_parts`] was called.

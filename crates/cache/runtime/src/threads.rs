@@ -386,8 +386,8 @@ mod tests {
     /// More than a pipe takes.
     const BYTES: usize = 128 << 10;
 
-    /// Operations that do not end, more than there are threads, are given up: nothing waits for them, operations on another file are
-    /// served, and the file stays open until they end.
+    /// More operations hang than there are threads, and are dropped. Dropping them does not block, another file is still served, and the
+    /// hung file stays open until they end.
     #[test]
     fn a_file_that_does_not_answer_holds_up_nothing() {
         let runtime = Runtime::new(Config {

@@ -18,7 +18,7 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::shard::Platform;
 use flaz_engine::stats::StatsSnapshot;
 use flaz_engine::volume::IoError;
-use flaz_pool::pool::ChunksOf;
+use flaz_pool::chunks::ChunksOf;
 use flaz_pool::{Chunks, Pool, PoolError, VolumeDevice, VolumeMap, VolumeOptions};
 use flaz_sim::{DiscardMode, DiskConfig, SimDisk, SimEnv};
 use uuid::Uuid;
