@@ -3,10 +3,13 @@
 //! The codec threads are one pool for the whole process, by default one thread per core ([`configure`] changes that).
 //! They serve two bounded queues, reads first, because a client waits for them (FlaZ, section on parallelism). If the
 //! queue of a job is full, the calling thread runs the job, so nothing ever waits for space in a queue.
+//!
+//! [`ask`] is for questions to a file system: it may never answer, so the calling thread never asks itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use flaz_device::Priority;
@@ -14,7 +17,7 @@ use flaz_device::buf::{TRIM_EVERY, has_pooled, trim};
 
 use crate::clock::monotonic;
 use crate::memory::trim_end;
-use crate::oneshot::oneshot;
+use crate::oneshot::{OneReceiver, oneshot};
 
 /// Maximum number of jobs in one queue.
 pub const QUEUE_MAX: usize = 1024;
@@ -22,11 +25,15 @@ pub const QUEUE_MAX: usize = 1024;
 pub const BLOCKING_THREADS: usize = 2;
 /// Maximum number of codec threads.
 pub const THREADS_MAX: usize = 256;
+/// Maximum number of questions that wait for the one thread that asks them.
+const QUESTIONS_MAX: usize = 64;
 
 /// The nice value of threads that have the least claim to a processor.
 const LEAST_PRIORITY: i32 = 19;
 
 type Job = Box<dyn FnOnce() + Send>;
+/// Receives what a job returns, or its panic.
+type Returned<T> = OneReceiver<std::thread::Result<T>>;
 
 /// Usage of a queue of the codec threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,9 +61,9 @@ struct Queue {
 }
 
 impl Queue {
-    fn new() -> Self {
+    fn new(jobs_max: usize) -> Self {
         Self {
-            jobs: ArrayQueue::new(QUEUE_MAX),
+            jobs: ArrayQueue::new(jobs_max),
             waiting_peak: AtomicU64::new(0),
             full_count: AtomicU64::new(0),
         }
@@ -94,6 +101,8 @@ struct Pool {
 static CODEC: OnceLock<&'static Pool> = OnceLock::new();
 static BLOCKING: OnceLock<&'static Pool> = OnceLock::new();
 static LONG: OnceLock<&'static Pool> = OnceLock::new();
+/// None if its thread could not be started.
+static QUESTIONS: OnceLock<Option<&'static Pool>> = OnceLock::new();
 
 /// The codec threads are already running, with another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -125,9 +134,9 @@ fn codec() -> &'static Pool {
 }
 
 fn start_codec(threads: usize) -> &'static Pool {
-    let pool = Pool::new(threads);
+    let pool = Pool::new(threads, QUEUE_MAX);
     if threads > 1 {
-        pool.start("codec");
+        pool.start_or_panic("codec");
     }
     // Started with the others, not when there may be no more threads.
     long_jobs();
@@ -155,8 +164,8 @@ pub(crate) async fn run<T: Send + 'static>(
 /// Runs a call that may block for long on a thread for blocking calls, or on this thread if too many wait already.
 pub async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
     let pool = BLOCKING.get_or_init(|| {
-        let pool = Pool::new(BLOCKING_THREADS);
-        pool.start("blocking");
+        let pool = Pool::new(BLOCKING_THREADS, QUEUE_MAX);
+        pool.start_or_panic("blocking");
         pool
     });
     on(pool, Priority::Write, job).await
@@ -167,10 +176,36 @@ pub(crate) async fn long<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'st
     on(long_jobs(), Priority::Write, job).await
 }
 
+/// Runs `job`, which asks a file system something that it may never answer. One such job runs at a time. `None` if too many wait
+/// already, or if the system has no thread for them.
+pub(crate) async fn ask<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    Some(result_of(question(job)?).await)
+}
+
+/// The same for a thread without a runtime; `None` also if there is no answer within `timeout`.
+pub(crate) fn ask_within<T: Send + 'static>(
+    timeout: Duration,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let answer = question(job)?.recv_blocking(timeout).ok()?;
+    Some(answer.unwrap_or_else(|panic| resume_unwind(panic)))
+}
+
+/// Gives a question to its thread.
+fn question<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Option<Returned<T>> {
+    let pool = (*QUESTIONS.get_or_init(|| {
+        let pool = Pool::new(1, QUESTIONS_MAX);
+        pool.start("questions").then_some(pool)
+    }))?;
+    let (job, answer) = returning(job);
+    pool.push(Priority::Read, job).ok()?;
+    Some(answer)
+}
+
 fn long_jobs() -> &'static Pool {
     LONG.get_or_init(|| {
-        let pool = Pool::new(1);
-        pool.start("long");
+        let pool = Pool::new(1, QUEUE_MAX);
+        pool.start_or_panic("long");
         let lower = || {
             // Without this, the thread has the same claim as the others.
             let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
@@ -188,15 +223,26 @@ async fn on<T: Send + 'static>(
     priority: Priority,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> T {
+    let (job, result) = returning(job);
+    if let Err(job) = pool.push(priority, job) {
+        job();
+    }
+    result_of(result).await
+}
+
+/// A job, and where its result arrives.
+fn returning<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> (Job, Returned<T>) {
     let (sender, receiver) = oneshot();
     let boxed: Job = Box::new(move || {
         // The receiver may have been dropped; the result is then discarded.
         let _ = sender.send(catch_unwind(AssertUnwindSafe(job)));
     });
-    if let Err(job) = pool.push(priority, boxed) {
-        job();
-    }
-    match receiver.recv().await {
+    (boxed, receiver)
+}
+
+/// What a job has returned; panics if the job has.
+async fn result_of<T: Send>(returned: Returned<T>) -> T {
+    match returned.recv().await {
         Ok(Ok(value)) => value,
         Ok(Err(panic)) => resume_unwind(panic),
         Err(lost) => unreachable!("a job always sends its result: {lost}"),
@@ -205,18 +251,19 @@ async fn on<T: Send + 'static>(
 
 impl Pool {
     /// A pool that lives as long as the process, like its threads.
-    fn new(threads: usize) -> &'static Self {
+    fn new(threads: usize, jobs_max: usize) -> &'static Self {
         Box::leak(Box::new(Self {
             threads,
-            read: Queue::new(),
-            write: Queue::new(),
+            read: Queue::new(jobs_max),
+            write: Queue::new(jobs_max),
             idle: Mutex::new(0),
             idle_hint: AtomicUsize::new(0),
             arrived: Condvar::new(),
         }))
     }
 
-    fn start(&'static self, name: &str) {
+    /// Starts as many of its threads as the system has; false if it has none.
+    fn start(&'static self, name: &str) -> bool {
         for number in 0..self.threads {
             let started = std::thread::Builder::new()
                 .name(format!("flaz-{name}-{number}"))
@@ -224,10 +271,14 @@ impl Pool {
             if let Err(error) = started {
                 // Jobs then run on the existing threads, or on the calling thread once the queue is full.
                 tracing::warn!(%error, name, number, "cannot start a worker thread");
-                assert!(number > 0, "cannot start any {name} thread: {error}");
-                break;
+                return number > 0;
             }
         }
+        true
+    }
+
+    fn start_or_panic(&'static self, name: &str) {
+        assert!(self.start(name), "cannot start any {name} thread");
     }
 
     fn push(&self, priority: Priority, job: Job) -> Result<(), Job> {
@@ -285,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_queue_records_its_usage() {
-        let queue = Queue::new();
+        let queue = Queue::new(QUEUE_MAX);
         let job = || -> Job { Box::new(|| ()) };
         for _ in 0..QUEUE_MAX {
             assert!(queue.push(job()).is_ok());
@@ -301,10 +352,28 @@ mod tests {
         assert_eq!(queue.stats(), expected);
     }
 
+    /// A file system that does not answer takes the thread for questions; nobody else waits for it longer than wanted.
+    #[test]
+    fn who_asks_in_vain_is_told_so() {
+        const SOON: Duration = Duration::from_millis(10);
+        const LATE: Duration = Duration::from_secs(60);
+        let gate: &Mutex<()> = Box::leak(Box::default());
+        let closed = gate.lock().expect("nobody panics");
+        let stuck = question(|| drop(gate.lock())).expect("the thread starts");
+        assert_eq!(ask_within(SOON, || 1), None, "no answer");
+        let mut waiting: Vec<_> = std::iter::from_fn(|| question(|| 2)).collect();
+        assert!(waiting.len() < QUESTIONS_MAX + 1, "{} wait", waiting.len());
+        drop(closed);
+        assert!(stuck.recv_blocking(LATE).expect("it is answered").is_ok());
+        let last = waiting.pop().expect("some wait").recv_blocking(LATE);
+        assert_eq!(last.expect("it is answered").expect("no panic"), 2);
+        assert_eq!(ask_within(LATE, || 3), Some(3));
+    }
+
     #[test]
     fn reads_go_before_writes() {
         // No thread serves this pool, so its jobs stay in the queue.
-        let pool = Pool::new(2);
+        let pool = Pool::new(2, QUEUE_MAX);
         let done: &Mutex<Vec<&str>> = Box::leak(Box::default());
         for (priority, name) in [
             (Priority::Write, "first write"),

@@ -46,6 +46,8 @@ const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) const HOUSEKEEP_EVERY: Duration = Duration::from_secs(10);
 /// How long clients that are leaving have before they count as users.
 const LEAVING_WITHIN: Duration = Duration::from_secs(1);
+/// How long the file system of the origin has to tell its size for a status report.
+const SIZE_KNOWN_WITHIN: Duration = Duration::from_secs(1);
 /// How long the threads have to write all dirty blocks to the origin: a slow disk and a large cache take hours.
 pub const CLEAN_WITHIN: Duration = Duration::from_secs(48 * 3600);
 
@@ -152,6 +154,7 @@ impl Daemon {
             path: self.origin_path.clone(),
             size_bytes: self.origin_bytes.load(Ordering::Relaxed),
         };
+        let origin_now = self.devices.origin.file().measure_within(SIZE_KNOWN_WITHIN);
         let devices: Vec<_> = self
             .front_ends
             .iter()
@@ -170,7 +173,7 @@ impl Daemon {
             origin: &origin,
             shrink: self.shrink().or_else(|| self.shrink_of_device()),
             share: self.share_report(),
-            origin_now: self.devices.origin.file().measure().ok(),
+            origin_now,
             origin_protection: self.origin_protection.as_deref(),
             started: self.started,
             opened: &self.opened,

@@ -1,6 +1,7 @@
 //! Converts the counters of the engine and the NBD server to the status report.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -110,8 +111,8 @@ pub(crate) struct Facts<'a> {
     pub shrink: Option<ShrinkReport>,
     /// What the volume has of a shared cache device.
     pub share: Option<ShareReport>,
-    /// Bytes of the origin now, if they are known.
-    pub origin_now: Option<u64>,
+    /// Bytes of the origin now; `TimedOut` if it was asked in vain.
+    pub origin_now: io::Result<u64>,
     /// Why the origin cannot be written.
     pub origin_protection: Option<&'a str>,
     pub started: Instant,
@@ -210,10 +211,13 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
             "the origin is read-only ({why}), and so is the cached device: make the origin writable and restart"
         ));
     }
-    if let Some(now) = facts.origin_now
-        && now != facts.origin.size_bytes
-    {
-        warnings.push(other_size(facts, now));
+    match &facts.origin_now {
+        Ok(now) if *now != facts.origin.size_bytes => warnings.push(other_size(facts, *now)),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => warnings.push(format!(
+            "the file system of the origin {} does not respond: what is not cached waits for it",
+            facts.origin.path.display()
+        )),
+        _ => {}
     }
     for (name, bytes) in &facts.smaller_devices {
         warnings.push(format!(

@@ -1,4 +1,4 @@
-//! A cache device that stops responding: a disk over FUSE whose server is frozen.
+//! A device that stops responding: a disk over FUSE whose server is frozen.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use flaz_nbd::request::Command;
 use rustix::process::Signal;
 
 use crate::support::forgetful::{Flush, Forgetful, TOOLS};
-use crate::support::{Cache, Program, Scratch, Server, need, no_uring};
+use crate::support::{Cache, CacheSpec, Program, Scratch, Server, need, no_uring};
 
 const IMAGE_BYTES: u64 = 64 << 20;
 /// Size of a request in bytes.
@@ -219,4 +219,58 @@ fn a_frozen_cache_device_is_bypassed_and_not_trusted() {
 #[test]
 fn a_frozen_cache_device_is_bypassed_without_io_uring() {
     freezes(false);
+}
+
+/// A question for the holes of an origin that does not answer holds up no hit, even if one thread serves all clients.
+#[test]
+fn hits_do_not_wait_for_the_holes_of_a_frozen_origin() {
+    const TOOLS_AND_INFO: &[(&str, &str)] = &[("nbdinfo", "libnbd-bin")];
+    /// The kernel asks a file system over FUSE for attributes that are older than a second.
+    const ATTRIBUTES_EXPIRE: Duration = Duration::from_millis(1500);
+    if !(need::tools(TOOLS) && need::tools(TOOLS_AND_INFO) && need::fuse()) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let image = scratch.filled("origin.img", IMAGE_BYTES, 5);
+    let disk = Forgetful::start(&scratch, "origin", &image, Flush::Honest);
+    let cache = Cache::create(&scratch, &disk.file(), &CacheSpec::default());
+    let server = Server::start(&scratch, &cache, "--threads 1");
+    let mut client = Client::connect(server.socket()).expect("connects");
+    let mut read = || client.call(Command::Read, 0, PIECE).expect("reads");
+    let begun = Instant::now();
+    while server.live("/lookups/hit_blocks") < u64::from(PIECE / 4096) {
+        read();
+        assert!(begun.elapsed() < ALL_WITHIN, "it is never cached");
+    }
+    disk.freeze_file_system();
+    std::thread::sleep(ATTRIBUTES_EXPIRE);
+    let mut asking = std::process::Command::new("nbdinfo")
+        .arg("--map")
+        .arg(server.uri())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("nbdinfo starts");
+    let in_flight = || {
+        let queues = server.status()["live"]["queues"].as_array().cloned();
+        let requests = queues
+            .into_iter()
+            .flatten()
+            .find(|queue| queue["name"] == "requests");
+        requests.map(|queue| queue["depth"] == 1)
+    };
+    while in_flight() != Some(true) {
+        assert!(begun.elapsed() < ALL_WITHIN, "nbdinfo asks nothing");
+    }
+    for _ in 0..100 {
+        read();
+    }
+    assert!(
+        asking.try_wait().expect("it runs").is_none(),
+        "the file system was not frozen"
+    );
+    let warnings = server.status()["warnings"].to_string();
+    assert!(warnings.contains("does not respond"), "{warnings}");
+    disk.thaw_file_system();
+    assert!(asking.wait().expect("it ends").success());
+    server.stop();
 }

@@ -4,14 +4,16 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use flaz_device::{DeviceError, DeviceOp, IoBuf};
 use rustix::fs::SeekFrom;
 
 use super::identity::Identity;
 use super::kind::Kind;
+use crate::compute::ask_within;
 use crate::op::Op;
 use crate::op_table::Payload;
 use crate::request::Request;
@@ -30,6 +32,8 @@ pub struct FileDevice {
 
 pub(super) struct Inner {
     pub fd: OwnedFd,
+    /// The file opened again when first needed, to ask for holes; none if that failed.
+    pub seekable: OnceLock<Option<OwnedFd>>,
     pub path: PathBuf,
     pub kind: Kind,
     /// In bytes, a multiple of the alignment. It becomes smaller only by [`FileDevice::set_len`].
@@ -100,6 +104,19 @@ impl FileDevice {
         let len = bytes - bytes % u64::from(self.inner.alignment);
         self.inner.len.fetch_max(len, Ordering::Relaxed);
         Ok(len)
+    }
+
+    /// As [`FileDevice::measure`], but waits for a file system that does not answer only for `timeout`.
+    ///
+    /// # Errors
+    /// The system's, or `TimedOut`.
+    pub fn measure_within(&self, timeout: Duration) -> io::Result<u64> {
+        if self.inner.kind == Kind::BlockDevice {
+            return self.measure();
+        }
+        let file = self.clone();
+        let answer = ask_within(timeout, move || file.measure());
+        answer.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// The length that was measured last.
@@ -228,6 +245,7 @@ mod tests {
         let device = FileDevice {
             inner: Arc::new(Inner {
                 fd: file.try_clone().expect("another descriptor").into(),
+                seekable: OnceLock::new(),
                 path: "/dev/sdz".into(),
                 kind: Kind::BlockDevice,
                 len: AtomicU64::new(8192),

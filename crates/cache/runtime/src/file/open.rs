@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use flaz_device::IoBuf;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
@@ -185,6 +185,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
     let fua_stands_alone = direct && dsync_honoured && stable::stands_alone(&fd, kind);
     let inner = Inner {
         fd,
+        seekable: OnceLock::new(),
         path: path.into(),
         kind,
         len: AtomicU64::new(len),

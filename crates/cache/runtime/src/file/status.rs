@@ -1,12 +1,14 @@
 //! Reports which parts of a file are holes.
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::handle::FileDevice;
 use super::kind::Kind;
+use crate::compute::ask;
 
 /// A run of bytes of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,22 @@ pub struct Run {
 }
 
 impl FileDevice {
+    /// As [`FileDevice::status`], but asks the file system on another thread: it may not answer for long, while requests
+    /// that are served elsewhere must go on. If too many questions wait, all is data.
+    pub(super) async fn status_elsewhere(
+        &self,
+        offset: u64,
+        len: u64,
+        runs_max: usize,
+    ) -> io::Result<Vec<Run>> {
+        if self.inner.kind == Kind::BlockDevice || len == 0 {
+            return self.status(offset, len, runs_max);
+        }
+        let file = self.clone();
+        let answer = ask(move || file.status(offset, len, runs_max)).await;
+        answer.unwrap_or_else(|| Ok(vec![Run { len, hole: false }]))
+    }
+
     /// Allocation of `len` bytes at `offset`, as at most `runs_max` runs: at least one, unless `len` is 0. Together
     /// they may be shorter than `len` if there are more runs. Runs end on sectors of 512 bytes; a sector that is partly
     /// data is data. Block devices and file systems without this information are all data, and so is what a file has lost by
@@ -67,7 +85,7 @@ impl FileDevice {
         if self.inner.kind == Kind::BlockDevice {
             return Ok(at);
         }
-        let data = match rustix::fs::seek(&self.inner.fd, SeekFrom::Data(at)) {
+        let data = match rustix::fs::seek(self.seekable(), SeekFrom::Data(at)) {
             Ok(data) => data,
             Err(Errno::NXIO) => u64::try_from(rustix::fs::fstat(&self.inner.fd)?.st_size).unwrap_or(0),
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
@@ -81,10 +99,22 @@ impl FileDevice {
         if self.inner.kind == Kind::BlockDevice {
             return Ok(self.known_len());
         }
-        match rustix::fs::seek(&self.inner.fd, SeekFrom::Hole(at)) {
+        match rustix::fs::seek(self.seekable(), SeekFrom::Hole(at)) {
             Ok(hole) => Ok(hole.max(at + 1).div_ceil(512) * 512),
             Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(self.known_len()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// A descriptor with a position of its own: the kernel lets one thread at a time seek in an open file, so that a seek
+    /// which waits for the file system would hold up whoever asks for the size. The file's own where it cannot be opened
+    /// again, which is no different as long as the file system answers.
+    fn seekable(&self) -> BorrowedFd<'_> {
+        let own = &self.inner.fd;
+        let again = self.inner.seekable.get_or_init(|| {
+            let path = format!("/proc/self/fd/{}", own.as_raw_fd());
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+        });
+        again.as_ref().unwrap_or(own).as_fd()
     }
 }

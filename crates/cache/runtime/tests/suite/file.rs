@@ -289,6 +289,14 @@ fn holes_are_distinguished_from_data() {
     assert_eq!(device.status(0, 512, 9).expect("status"), [hole(512)]);
     assert_eq!(device.status(5, 0, 9).expect("status"), []);
     assert!(device.status(0, (1 << 20) + 1, 9).is_err());
+
+    // As the engine asks, on another thread.
+    let told = run(Device::status(&device, 0, 1 << 20, 2)).expect("status");
+    assert_eq!(told, [(65_536, true), (65_536, false)]);
+    let error = run(Device::status(&device, 0, (1 << 20) + 1, 9)).expect_err("it is beyond the end");
+    assert_eq!(error.op, DeviceOp::Status);
+    let size = device.measure_within(std::time::Duration::from_secs(60));
+    assert_eq!(size.expect("the file system answers"), 1 << 20);
 }
 
 /// A client that takes a range for zeroes does not read it, and would not notice that it is lost.

@@ -108,6 +108,16 @@ impl Forgetful {
         self.signal(Signal::CONT);
     }
 
+    /// The file system with the disk does not respond at all until [`Forgetful::thaw_file_system`].
+    pub fn freeze_file_system(&self) {
+        kill_process(Pid::from_child(&self.nbdfuse), Signal::STOP).expect("nbdfuse runs");
+    }
+
+    /// The file system responds again.
+    pub fn thaw_file_system(&self) {
+        kill_process(Pid::from_child(&self.nbdfuse), Signal::CONT).expect("nbdfuse runs");
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.nbdkit), signal).expect("nbdkit runs");
     }
