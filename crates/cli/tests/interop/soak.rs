@@ -138,10 +138,11 @@ fn memory() {
         let status = server.status();
         let of = |name: &str| status["live"]["memory"][name].as_u64().expect("a number");
         println!(
-            "soak: memory phase={phase} seconds={} resident={} listed={}",
+            "soak: memory phase={phase} seconds={} resident={} listed={} codecs={}",
             begun.elapsed().as_secs(),
             of("resident_bytes"),
-            of("listed_bytes")
+            of("listed_bytes"),
+            server.memory("codecs")
         );
     };
     while !soak.is_over() {
