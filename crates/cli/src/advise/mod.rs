@@ -25,7 +25,7 @@ use crate::error::Failure;
 /// `flaz advise`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A running cache always simulates caches of 1/8 to 4 times its capacity on a sample of its blocks, in at most 1 MiB of memory. The \
+A running cache always simulates caches of 1/4 to 4 times its capacity on a sample of its blocks, in at most 1 MiB of memory. The \
 simulation gives the share of misses that a larger cache turns into hits; the estimate applies it to the measured misses. To estimate \
 how many blocks would fit with another codec, some stored blocks are also compressed with other codecs. Latencies are those \
 measured since the start. The weight of a read halves every 12 hours, so the estimates describe about the last day.

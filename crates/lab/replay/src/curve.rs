@@ -73,6 +73,7 @@ impl Curve {
     pub fn new(policy: PolicyKind, codec: CodecChoice, contents: &Contents, curves: usize) -> Self {
         let simulation = Simulation {
             multiples: MULTIPLES,
+            uncompressed: false,
             regions_max: REGIONS,
             slots: (SLOTS_MAX / curves.max(1)).clamp(SLOTS_MIN, Simulation::SLOTS_LIMIT),
             shift_min: 0,

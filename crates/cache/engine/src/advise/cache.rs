@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::table::{Place, Sizes, Table};
-use super::{SIZE_UNIT, Simulation, Space};
+use super::table::{Place, Sizes, Table, to_size};
+use super::{SIZE_UNIT, Simulation, Space, fragment_bytes};
 use crate::policy::{Admission, Fate, Policy, PolicyKind, Price, Ring, RingSizes};
 use crate::units::BLOCK_BYTES;
 
@@ -93,6 +93,8 @@ pub(super) struct SimulatedCache {
     number: usize,
     /// Its capacity in units of the real one.
     multiple: f64,
+    /// All its blocks are uncompressed.
+    uncompressed: bool,
     regions_max: u64,
     policy: Box<dyn Policy>,
     rings: [Queue; 2],
@@ -126,6 +128,7 @@ impl SimulatedCache {
         let mut cache = Self {
             number,
             multiple,
+            uncompressed: number >= simulation.capacities(),
             regions_max: simulation.regions_max,
             policy: kind.build(0),
             rings: [Queue::new(entries_max), Queue::new(entries_max)],
@@ -223,7 +226,7 @@ impl SimulatedCache {
     pub fn resized(&mut self, table: &Table, slot: u16, was: Sizes, are: Sizes, shift: u32) {
         let place = table.place(slot, self.number);
         let Some(ring) = place.ring() else { return };
-        let (was, is) = (was.of(ring), are.of(ring));
+        let (was, is) = (self.size_of(was, ring), self.size_of(are, ring));
         self.sizes = self.sizes + u64::from(is) - u64::from(was);
         let ring = &mut self.rings[ring.index()];
         let back = (ring.next() as u16).wrapping_sub(place.sequence);
@@ -252,7 +255,7 @@ impl SimulatedCache {
     }
 
     fn append(&mut self, table: &mut Table, slot: u16, ring: Ring, hits: u8, shift: u32) {
-        let size = table.size(slot, ring);
+        let size = self.size_of(table.sizes(slot), ring);
         let window = match ring {
             Ring::Probation => self.policy.window(self.region * self.regions),
             Ring::Main => 0,
@@ -274,8 +277,16 @@ impl SimulatedCache {
         let ring = table.place(slot, self.number).ring().expect("it has the block");
         table.set_place(slot, self.number, Place::default());
         self.blocks -= 1;
-        self.sizes -= u64::from(table.size(slot, ring));
+        self.sizes -= u64::from(self.size_of(table.sizes(slot), ring));
         table.release(slot);
+    }
+
+    /// The size that a block with these sizes has in a ring of this cache. Without compression, a block of one value takes no more.
+    fn size_of(&self, sizes: Sizes, ring: Ring) -> u8 {
+        match self.uncompressed && sizes.of(Ring::Probation) > to_size(0) {
+            true => to_size(fragment_bytes(BLOCK_BYTES as u64)),
+            false => sizes.of(ring),
+        }
     }
 
     fn sizes_of_rings(&self) -> RingSizes {

@@ -20,6 +20,8 @@ use crate::units::BLOCK_BYTES;
 
 /// Number of codecs in the comparison.
 pub const CODECS: usize = 5;
+/// No codec among them.
+pub const NONE: usize = 0;
 /// LZ4 among them.
 pub const LZ4: usize = 1;
 /// `auto` among them.

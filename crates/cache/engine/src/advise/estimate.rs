@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{CACHES, CodecSamples, GROUPS, MULTIPLES, REAL};
+use super::{CACHES, CodecSamples, GROUPS, MULTIPLES, NONE, REAL, UNCOMPRESSED};
 
 /// Student's t for a 95 % interval from [`GROUPS`] parts.
 const T_95: f64 = 2.365;
@@ -30,7 +30,8 @@ pub struct Observed {
     pub cache_hits: [[f64; GROUPS]; CACHES],
     /// The sample has one block in 2^`shift`; of several shards, the most.
     pub shift: u32,
-    /// How many of the simulated caches have been full, from the smallest; of several shards, the fewest.
+    /// How many of the simulated caches have been full, from the smallest, but for the one with uncompressed blocks; of several
+    /// shards, the fewest.
     pub full: u32,
     /// Whether the cache had blocks when the simulated caches were empty.
     pub warm: bool,
@@ -118,19 +119,24 @@ impl Observed {
     /// By how much the hit ratio differs with `multiple` times the capacity.
     #[must_use]
     pub fn gain(&self, multiple: f64) -> f64 {
-        self.gains(multiple).iter().sum::<f64>() / self.sampled_reads.max(1.0)
+        let gains = self.gains(&self.hits_at(multiple));
+        gains.iter().sum::<f64>() / self.sampled_reads.max(1.0)
     }
 
-    /// By how many hits, by part of the sample.
-    fn gains(&self, multiple: f64) -> [f64; GROUPS] {
-        let other = self.hits_at(multiple);
-        std::array::from_fn(|group| other[group] - self.cache_hits[REAL][group])
+    /// By how many hits another simulated cache has more, by part of the sample.
+    fn gains(&self, hits: &[f64; GROUPS]) -> [f64; GROUPS] {
+        std::array::from_fn(|group| hits[group] - self.cache_hits[REAL][group])
     }
 
-    /// The hit ratio with `multiple` times the capacity, from 1/8 to 4.
+    /// The hit ratio with `multiple` times the capacity, from 1/4 to 4.
     #[must_use]
     pub fn hit_ratio_at(&self, multiple: f64) -> Estimate {
-        let (gains, bases) = (self.gains(multiple), self.bases(multiple));
+        self.hit_ratio_with(&self.hits_at(multiple), multiple)
+    }
+
+    /// The hit ratio of a cache whose simulation has these hits, and `multiple` times the capacity.
+    fn hit_ratio_with(&self, hits: &[f64; GROUPS], multiple: f64) -> Estimate {
+        let (gains, bases) = (self.gains(hits), self.bases(multiple));
         let (sum, base) = (gains.iter().sum::<f64>(), bases.iter().sum::<f64>().max(1.0));
         // Of the misses that were measured, as many become hits as in the sample; or misses of the hits.
         let measured = match multiple > 1.0 {
@@ -159,6 +165,13 @@ impl Observed {
     #[must_use]
     pub fn with_codec(&self, codec: usize, now: Option<usize>) -> CodecEstimate {
         let (factor, error) = self.codecs.capacity_factor(codec, now);
+        if codec == NONE {
+            return CodecEstimate {
+                factor,
+                error,
+                hit_ratio: self.hit_ratio_with(&self.cache_hits[UNCOMPRESSED], factor),
+            };
+        }
         let unknown = self.codecs.unknown_gain(codec);
         let middle = self.hit_ratio_at(factor);
         let low = self.hit_ratio_at(factor - 2.0 * error);
@@ -186,10 +199,10 @@ impl Observed {
 
     /// The hits of a simulated cache of any size, by part of the sample.
     fn hits_at(&self, multiple: f64) -> [f64; GROUPS] {
-        let multiple = multiple.clamp(MULTIPLES[0], MULTIPLES[CACHES - 1]);
+        let multiple = multiple.clamp(MULTIPLES[0], MULTIPLES[MULTIPLES.len() - 1]);
         let above = MULTIPLES
             .partition_point(|it| *it < multiple)
-            .clamp(1, CACHES - 1);
+            .clamp(1, MULTIPLES.len() - 1);
         let (low, high) = (MULTIPLES[above - 1], MULTIPLES[above]);
         let share = (multiple / low).ln() / (high / low).ln();
         let [lower, upper] = [&self.cache_hits[above - 1], &self.cache_hits[above]];

@@ -1,10 +1,11 @@
 //! What would more cache be worth? A live estimate of the hit ratio that other capacities and codecs would have.
 //!
-//! Each shard simulates small caches of 1/8 to 4 times its capacity on a sample of its blocks, chosen by a hash of their numbers
+//! Each shard simulates small caches of 1/4 to 4 times its capacity on a sample of its blocks, chosen by a hash of their numbers
 //! (miniature simulation: Waldspurger et al., USENIX ATC 2017). All references to a sampled block are followed, so its reuse is
 //! seen as it is; a cache of a 1000th of the blocks on a 1000th of the references has the hit ratio of the whole. The caches
 //! obey the shard's own [`Policy`](crate::policy::Policy), over rings of regions as in the engine. Other codecs change how many
-//! blocks fit, so they are points of the same curve.
+//! blocks fit, so they are points of the same curve. One more cache has all blocks uncompressed: that is too far from what is in
+//! use, where a reclaim prefers blocks that compress well.
 //!
 //! A block has two sizes: as a new one in probation, and as one that stays in main, where `auto` compresses it again. What the real cache
 //! has not stored yet is estimated, from the blocks that its reclaims kept.
@@ -39,7 +40,7 @@ use std::time::Duration;
 use flaz_device::Nanos;
 
 pub use codecs::{
-    AUTO, CODECS, CodecSampler, CodecSamples, Common, Compressed, FORMS, LZ4, codecs, fragment_bytes,
+    AUTO, CODECS, CodecSampler, CodecSamples, Common, Compressed, FORMS, LZ4, NONE, codecs, fragment_bytes,
 };
 pub use estimate::{CodecEstimate, Estimate, Observed};
 pub use trial::{History, Trial};
@@ -57,9 +58,10 @@ pub const SHARDS_MAX: u32 = 8;
 const SLOTS_MAX: usize = 10_200;
 /// Number of simulated caches.
 pub const CACHES: usize = 10;
-/// Their capacities, in units of the real one.
-pub const MULTIPLES: [f64; CACHES] = [
-    0.125,
+/// The one with uncompressed blocks, of the real capacity.
+const UNCOMPRESSED: usize = CACHES - 1;
+/// The capacities of the others, in units of the real one.
+pub const MULTIPLES: [f64; UNCOMPRESSED] = [
     0.25,
     SQRT_2 / 4.0,
     0.5,
@@ -71,7 +73,7 @@ pub const MULTIPLES: [f64; CACHES] = [
     4.0,
 ];
 /// The one with the real capacity.
-const REAL: usize = 5;
+const REAL: usize = 4;
 /// Parts of the sample, whose differences give the interval of an estimate.
 pub const GROUPS: usize = 8;
 /// Unit of the size of a stored block, in bytes.
@@ -125,8 +127,10 @@ pub enum StoredAs {
 /// Which caches an advisor simulates, and on how large a sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation {
-    /// Their capacities, in units of the real one, ascending.
+    /// Their capacities, in units of the real one, ascending; the last one may be [`Simulation::uncompressed`].
     pub multiples: [f64; CACHES],
+    /// The last cache has all blocks uncompressed.
+    pub uncompressed: bool,
     /// Regions of a simulated cache, at most. A larger one has larger regions.
     pub regions_max: u64,
     /// Blocks in the sample, at most: [`Simulation::SLOTS_LIMIT`] or less.
@@ -142,7 +146,8 @@ impl Simulation {
     /// That of a shard of a live cache with so many, or of [`SHARDS_MAX`].
     fn live(shards: u32) -> Self {
         Self {
-            multiples: MULTIPLES,
+            multiples: std::array::from_fn(|number| MULTIPLES.get(number).copied().unwrap_or(1.0)),
+            uncompressed: true,
             regions_max: u64::MAX,
             slots: SLOTS_MAX / shards.clamp(1, SHARDS_MAX) as usize,
             shift_min: SHIFT_MIN,
@@ -150,7 +155,12 @@ impl Simulation {
     }
 
     fn largest(&self) -> f64 {
-        self.multiples[CACHES - 1]
+        self.multiples[self.capacities() - 1]
+    }
+
+    /// The number of caches whose blocks are as large as in the real one.
+    fn capacities(&self) -> usize {
+        CACHES - usize::from(self.uncompressed)
     }
 
     /// How many blocks may be sampled, if none compresses. When they do, half of them leave.
@@ -296,9 +306,13 @@ impl Advisor {
         }
         self.table.release(slot);
         self.keep_small();
-        while self.caches.get(self.full).is_some_and(SimulatedCache::was_full) {
+        let capacities = self.simulation.capacities();
+        while self.caches[..capacities]
+            .get(self.full)
+            .is_some_and(SimulatedCache::was_full)
+        {
             self.full += 1;
-            if self.warm && (self.full == REAL + 1 || self.full == CACHES) {
+            if self.warm && (self.full == REAL + 1 || self.full == capacities) {
                 self.begin_counting(now);
             }
         }

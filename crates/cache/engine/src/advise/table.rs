@@ -186,10 +186,6 @@ impl Table {
         self.slots[usize::from(slot)].sizes
     }
 
-    pub fn size(&self, slot: u16, ring: Ring) -> u8 {
-        self.sizes(slot).of(ring)
-    }
-
     pub fn set_sizes(&mut self, slot: u16, sizes: Sizes) {
         self.slots[usize::from(slot)].sizes = sizes;
     }

@@ -138,6 +138,43 @@ fn blocks_that_shrink_when_they_stay_take_less_space() {
     );
 }
 
+/// Whatever the blocks take in the real cache, one of the simulated ones has them uncompressed, but for those of one value.
+#[test]
+fn a_cache_without_compression_is_simulated_with_its_own_sizes() {
+    let hit_ratios = |bytes: fn(u64) -> u64| {
+        let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(2000), 1, false, NOW);
+        follow(&mut advisor, references(300_000, 1), bytes, |_| false);
+        let observed = advisor.observed(NOW);
+        assert_eq!(observed.shift, SHIFT_MIN, "the samples are the same");
+        let uncompressed = observed.cache_hits[UNCOMPRESSED].iter().sum::<f64>() / observed.sampled_reads;
+        let measured = Observed {
+            hits: observed.simulated() * observed.reads,
+            ..observed
+        };
+        let estimate = measured.with_codec(NONE, None).hit_ratio.value;
+        assert!(
+            (estimate - uncompressed).abs() < 1e-6,
+            "{estimate}, simulated {uncompressed}"
+        );
+        (observed.simulated(), uncompressed)
+    };
+    let (expected, same) = hit_ratios(|_| 4104);
+    assert!((same - expected).abs() < 1e-9, "{same}, expected {expected}");
+    for bytes in [|_| 1000, |block| 300 + block % 16 * 250] {
+        let (compressed, without) = hit_ratios(bytes);
+        assert!(compressed > expected + 0.02, "{compressed}, {expected} without");
+        assert!(
+            (without - expected).abs() < 1e-9,
+            "{without}, expected {expected}"
+        );
+    }
+    let (_, half_of_one_value) = hit_ratios(|block| block % 2 * 1000);
+    assert!(
+        half_of_one_value > expected + 0.02,
+        "{half_of_one_value}, {expected} without"
+    );
+}
+
 /// However much the blocks compress, however many there are: the sample stays within its memory.
 #[test]
 fn the_memory_is_bounded() {
@@ -261,7 +298,7 @@ fn a_warm_start_does_not_count_as_cold() {
     let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(1000), 1, true, NOW);
     follow(&mut advisor, references(100_000, 1), |_| 4096, |_| true);
     let observed = advisor.observed(NOW);
-    assert_eq!(observed.full as usize, CACHES);
+    assert_eq!(observed.full as usize, MULTIPLES.len());
     assert!(observed.reads < 96_000.0, "{observed:?}");
 }
 
