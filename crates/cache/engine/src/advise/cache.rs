@@ -227,6 +227,9 @@ impl SimulatedCache {
         let place = table.place(slot, self.number);
         let Some(ring) = place.ring() else { return };
         let (was, is) = (self.size_of(was, ring), self.size_of(are, ring));
+        if was == is {
+            return;
+        }
         self.sizes = self.sizes + u64::from(is) - u64::from(was);
         let ring = &mut self.rings[ring.index()];
         let back = (ring.next() as u16).wrapping_sub(place.sequence);
@@ -283,7 +286,7 @@ impl SimulatedCache {
 
     /// The size that a block with these sizes has in a ring of this cache. Without compression, a block of one value takes no more.
     fn size_of(&self, sizes: Sizes, ring: Ring) -> u8 {
-        match self.uncompressed && sizes.of(Ring::Probation) > to_size(0) {
+        match self.uncompressed && !sizes.has_one_value() {
             true => to_size(fragment_bytes(BLOCK_BYTES as u64)),
             false => sizes.of(ring),
         }

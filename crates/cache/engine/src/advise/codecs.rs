@@ -38,6 +38,10 @@ const GROUPED_SHARE: f64 = 1.0 / 3.0;
 const AUTO_ERROR: f64 = 0.03;
 /// By how much a dictionary may raise the compression ratio, if too few blocks were tried: see `docs/advise.md`.
 const DICTIONARY_GAIN_MAX: f64 = 0.5;
+/// With fewer samples, they say nothing about blocks that stay.
+const KEPT_SAMPLES_MIN: f64 = 32.0;
+/// And it is not less than this.
+const KEPT_RATIO_MIN: f64 = 0.1;
 /// Members of a group that a hit restores, on average.
 const RESTORED_MEMBERS: f64 = 2.5;
 /// Of the blocks that are stored, one in so many is sampled.
@@ -220,6 +224,8 @@ pub struct CodecSamples {
     pub now_bytes: [f64; GROUPS],
     /// Bytes that they take with each codec, by group.
     pub bytes: [[f64; GROUPS]; CODECS],
+    /// Bytes that they take with `auto` while they are new.
+    pub new_bytes: f64,
     /// Of the bytes with `auto`, those that a dictionary would make fewer, by group.
     pub without_dictionary: [f64; GROUPS],
     /// Nanoseconds to restore them, by codec.
@@ -243,6 +249,7 @@ impl CodecSamples {
         let group = (0..GROUPS).min_by_key(fewest).expect("there are groups");
         self.blocks[group] += 1.0;
         self.now_bytes[group] += fragment_bytes(now) as f64;
+        self.new_bytes += compressed.bytes(compressed.new);
         self.without_dictionary[group] += compressed.bytes_without_dictionary();
         if let Some(trial) = &compressed.trial {
             self.trials[group].add(trial);
@@ -275,6 +282,7 @@ impl CodecSamples {
         (self.bytes.iter_mut().flatten())
             .chain(&mut self.blocks)
             .chain(&mut self.now_bytes)
+            .chain([&mut self.new_bytes])
             .chain(&mut self.without_dictionary)
             .chain(&mut self.decode_ns)
             .chain(self.trials.iter_mut().flat_map(Trial::counts))
@@ -288,6 +296,16 @@ impl CodecSamples {
             false => self.dictionary_gain(codec, None).unwrap_or(0.0),
         };
         self.count() * BLOCK_BYTES as f64 / self.bytes_with(codec, gain, None).max(1.0)
+    }
+
+    /// How much of the size of a new block it has when it stays, with `auto`, and with the dictionary that there will be, if that was
+    /// tried here. `None`: too few blocks were sampled.
+    #[must_use]
+    pub fn kept_ratio(&self) -> Option<f64> {
+        let gain = self.dictionary_gain(AUTO, None).unwrap_or(0.0);
+        let stay = (self.bytes_with(AUTO, gain, None) - NEW_SHARE * self.new_bytes) / (1.0 - NEW_SHARE);
+        let is_enough = self.count() >= KEPT_SAMPLES_MIN && self.new_bytes > 0.0;
+        is_enough.then(|| (stay / self.new_bytes).clamp(KEPT_RATIO_MIN, 1.0))
     }
 
     /// How many times as many blocks a cache would have with a codec, from sizes by group: the value without each group in turn

@@ -166,10 +166,18 @@ impl Observed {
     pub fn with_codec(&self, codec: usize, now: Option<usize>) -> CodecEstimate {
         let (factor, error) = self.codecs.capacity_factor(codec, now);
         if codec == NONE {
+            let mut hit_ratio = self.hit_ratio_with(&self.cache_hits[UNCOMPRESSED], factor);
+            if now.is_some() {
+                // Its own sizes are known, those of the blocks that stay in the real cache are not.
+                let [less, more] = [-2.0, 2.0].map(|times| self.hit_ratio_at(factor + times * error).value);
+                let half = (more - less).abs() / 2.0;
+                hit_ratio.low = (hit_ratio.low - half).max(0.0);
+                hit_ratio.high = (hit_ratio.high + half).min(1.0);
+            }
             return CodecEstimate {
                 factor,
                 error,
-                hit_ratio: self.hit_ratio_with(&self.cache_hits[UNCOMPRESSED], factor),
+                hit_ratio,
             };
         }
         let unknown = self.codecs.unknown_gain(codec);

@@ -8,7 +8,8 @@
 //! use, where a reclaim prefers blocks that compress well.
 //!
 //! A block has two sizes: as a new one in probation, and as one that stays in main, where `auto` compresses it again. What the real cache
-//! has not stored yet is estimated, from the blocks that its reclaims kept.
+//! has not stored yet is estimated, from the blocks that its reclaims kept, and from codec samples as long as these are few: a smaller
+//! cache reclaims while the real one still fills.
 //!
 //! A larger cache turns as large a share of the measured misses into hits as its simulation does of the misses of the simulated cache
 //! with the real capacity; a smaller one loses a share of the hits. What is wrong with both simulations cancels out: a sample with too
@@ -183,8 +184,10 @@ pub struct Advisor {
     caches: Vec<SimulatedCache>,
     /// Mean size of new and written blocks, times 2^[`MEAN_SHIFT`]: that of a block of unknown size.
     mean_size: u64,
-    /// Of the latest blocks that a reclaim kept, the sizes as new ones and as kept ones, added up.
-    kept: [f64; 2],
+    /// Of the latest blocks that a reclaim kept, the sizes as new ones and as kept ones, added up, and their number.
+    kept: [f64; 3],
+    /// The expected ratio of the two.
+    expected: f64,
     observed: Observed,
     /// When the counts began.
     began: Nanos,
@@ -201,6 +204,8 @@ pub struct Advisor {
 const MEAN_SHIFT: u32 = 6;
 /// Kept blocks that count for the ratio of their sizes.
 const KEPT_MEMORY: f64 = 1000.0;
+/// What is expected of it counts as much as so many kept blocks.
+const EXPECTED_WEIGHT: f64 = 20.0;
 
 impl Advisor {
     /// For a shard of a cache with so many, or of [`SHARDS_MAX`]. `warm`: the shard has blocks.
@@ -234,7 +239,8 @@ impl Advisor {
             table: Table::new(simulation.slots),
             caches: Vec::new(),
             mean_size: u64::from(to_size(BLOCK_BYTES as u64)) << MEAN_SHIFT,
-            kept: [1.0; 2],
+            kept: [0.0; 3],
+            expected: 1.0,
             observed: Observed::default(),
             began: now,
             faded: now,
@@ -351,7 +357,7 @@ impl Advisor {
         let (was, ratio) = (self.table.sizes(slot), self.kept_ratio());
         let as_new = was.with(Ring::Probation, is);
         let are = match stored_as {
-            StoredAs::Read(Ring::Probation) => match was.known(Ring::Main) {
+            StoredAs::Read(Ring::Probation) => match was.reclaimed() {
                 // The contents are the same.
                 Some(_) if was.known(Ring::Probation).is_none_or(|new| new == is) => as_new,
                 _ => as_new.with_estimate(Ring::Main, scaled(is, ratio)),
@@ -361,26 +367,39 @@ impl Advisor {
                 None => (was.with(Ring::Main, is)).with_estimate(Ring::Probation, scaled(is, 1.0 / ratio)),
             },
             StoredAs::Written(Ring::Probation) => as_new.with_estimate(Ring::Main, scaled(is, ratio)),
-            StoredAs::Written(Ring::Main) => as_new.with_estimate(Ring::Main, is),
-            StoredAs::Kept | StoredAs::Moved => was.with(Ring::Main, is),
+            StoredAs::Written(Ring::Main) => as_new.with(Ring::Main, is),
+            StoredAs::Kept => was.with_reclaimed(is),
+            StoredAs::Moved => was.with(Ring::Main, is),
         };
+        let are = are.of_one_value(bytes == 0);
         if stored_as == StoredAs::Kept
             && let Some(new) = was.known(Ring::Probation)
         {
             let fade = 1.0 - 1.0 / KEPT_MEMORY;
-            self.kept = [(new, 0), (is, 1)].map(|(size, of)| self.kept[of] * fade + f64::from(size));
+            self.kept = [(new, 0), (is, 1), (1, 2)].map(|(more, of)| self.kept[of] * fade + f64::from(more));
         }
+        self.set_sizes(slot, was, are);
+    }
+
+    /// How much of its size a block keeps when a reclaim keeps it.
+    fn kept_ratio(&self) -> f64 {
+        let [new, kept, blocks] = self.kept;
+        let measured = if new > 0.0 { kept / new } else { self.expected };
+        (measured * blocks + self.expected * EXPECTED_WEIGHT) / (blocks + EXPECTED_WEIGHT)
+    }
+
+    /// What is known of that ratio before blocks were kept. It is 1 unless a reclaim compresses blocks again.
+    pub fn expect_kept(&mut self, ratio: f64) {
+        self.expected = ratio;
+    }
+
+    fn set_sizes(&mut self, slot: u16, was: Sizes, are: Sizes) {
         if was != are {
             for cache in &mut self.caches {
                 cache.resized(&self.table, slot, was, are, self.shift);
             }
             self.table.set_sizes(slot, are);
         }
-    }
-
-    /// How much of its size a block keeps when a reclaim keeps it.
-    fn kept_ratio(&self) -> f64 {
-        self.kept[1] / self.kept[0]
     }
 
     /// What was counted, for [`Observed`].
@@ -408,15 +427,28 @@ impl Advisor {
     /// The slot of a block, held until it is released.
     fn slot(&mut self, key: u64) -> Option<u16> {
         let slot = match self.table.find(key) {
-            Some(slot) => Some(slot),
-            None => {
-                let size = (self.mean_size >> MEAN_SHIFT) as u8;
-                let kept = scaled(size, self.kept_ratio());
-                self.table.insert(key, Sizes::estimated(size, kept))
+            Some(slot) => {
+                // By what is known now.
+                let sizes = self.table.sizes(slot);
+                if sizes.known(Ring::Main).is_none() {
+                    let estimate = match sizes.known(Ring::Probation) {
+                        Some(new) => sizes.with_estimate(Ring::Main, scaled(new, self.kept_ratio())),
+                        None => self.estimate(),
+                    };
+                    self.set_sizes(slot, sizes, estimate);
+                }
+                Some(slot)
             }
+            None => self.table.insert(key, self.estimate()),
         }?;
         self.table.hold(slot);
         Some(slot)
+    }
+
+    /// The sizes of a block of which nothing is known.
+    fn estimate(&self) -> Sizes {
+        let size = (self.mean_size >> MEAN_SHIFT) as u8;
+        Sizes::estimated(size, scaled(size, self.kept_ratio()))
     }
 
     /// With too many blocks, half of them leave the sample.

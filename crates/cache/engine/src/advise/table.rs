@@ -71,6 +71,10 @@ struct Slot {
 pub(super) struct Sizes {
     bytes: [u8; 2],
     known: [bool; 2],
+    /// A reclaim has made it as large as it is in main, so it will do so again.
+    reclaimed: bool,
+    /// All its bytes have one value: it takes no space, with any codec or none.
+    one_value: bool,
 }
 
 impl Sizes {
@@ -78,7 +82,30 @@ impl Sizes {
     pub fn estimated(new: u8, kept: u8) -> Self {
         Self {
             bytes: [new, kept],
-            known: [false; 2],
+            ..Self::default()
+        }
+    }
+
+    pub fn has_one_value(self) -> bool {
+        self.one_value
+    }
+
+    /// With contents that take no space, or others.
+    pub fn of_one_value(mut self, one_value: bool) -> Self {
+        self.one_value = one_value;
+        self
+    }
+
+    /// The size in main, if a reclaim has made it so.
+    pub fn reclaimed(self) -> Option<u8> {
+        self.reclaimed.then(|| self.of(Ring::Main))
+    }
+
+    /// With the size that a reclaim has made of it.
+    pub fn with_reclaimed(self, size: u8) -> Self {
+        Self {
+            reclaimed: true,
+            ..self.with(Ring::Main, size)
         }
     }
 
@@ -94,12 +121,14 @@ impl Sizes {
     /// With the size that the cache has stored.
     pub fn with(mut self, ring: Ring, size: u8) -> Self {
         (self.bytes[ring.index()], self.known[ring.index()]) = (size, true);
+        self.reclaimed &= ring != Ring::Main;
         self
     }
 
     /// With an estimated size.
     pub fn with_estimate(mut self, ring: Ring, size: u8) -> Self {
         (self.bytes[ring.index()], self.known[ring.index()]) = (size, false);
+        self.reclaimed &= ring != Ring::Main;
         self
     }
 }
@@ -112,6 +141,8 @@ const FREE: Slot = Slot {
     sizes: Sizes {
         bytes: [0; 2],
         known: [false; 2],
+        reclaimed: false,
+        one_value: false,
     },
 };
 

@@ -138,6 +138,37 @@ fn blocks_that_shrink_when_they_stay_take_less_space() {
     );
 }
 
+/// While the real cache fills, it keeps nothing; smaller ones do. What is expected of the blocks that stay counts also for those that
+/// were stored before it was known, until blocks are kept.
+#[test]
+fn what_is_expected_of_blocks_that_stay_counts_until_they_are_known() {
+    let simulated = |expected: f64, known: bool| {
+        let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(4000), 1, false, NOW);
+        for (number, block) in references(300_000, 1).enumerate() {
+            let key = block_key(block);
+            if number == 50_000 {
+                advisor.expect_kept(expected);
+            }
+            if key & advisor.mask() == 0 {
+                advisor.read(key, false, NOW);
+                advisor.stored(key, 3072, StoredAs::Read(Ring::Probation));
+                if known && number % 3 == 0 {
+                    advisor.stored(key, 3072, StoredAs::Kept);
+                }
+            }
+            advisor.count(0, 1);
+        }
+        assert_eq!(advisor.shift, SHIFT_MIN, "the samples are the same");
+        if known {
+            assert!(advisor.kept_ratio() > 0.98, "{}", advisor.kept_ratio());
+        }
+        advisor.observed(NOW).simulated()
+    };
+    let (as_they_are, smaller, known) = (simulated(1.0, false), simulated(0.5, false), simulated(0.5, true));
+    assert!(smaller > as_they_are + 0.02, "{smaller}, {as_they_are}");
+    assert!((known - as_they_are).abs() < 0.005, "{known}, {as_they_are}");
+}
+
 /// Whatever the blocks take in the real cache, one of the simulated ones has them uncompressed, but for those of one value.
 #[test]
 fn a_cache_without_compression_is_simulated_with_its_own_sizes() {
@@ -194,14 +225,12 @@ fn the_memory_is_bounded() {
         }
     }
     // All shards together.
-    let eight: usize = (0..8)
-        .map(|_| {
-            let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(5000), 8, false, NOW);
-            follow(&mut advisor, references(60_000, 3), |_| 1000, |_| false);
-            advisor.memory_bytes()
-        })
-        .sum();
-    assert!(eight + History::BYTES_MAX <= MEMORY_BYTES_MAX, "{eight}");
+    for shards in 1..=SHARDS_MAX {
+        let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(5000), shards, false, NOW);
+        follow(&mut advisor, references(60_000, 3), |_| 1000, |_| false);
+        let all = advisor.memory_bytes() * shards as usize + History::BYTES_MAX;
+        assert!(all <= MEMORY_BYTES_MAX, "{all} bytes with {shards} shards");
+    }
 }
 
 #[test]
@@ -338,6 +367,9 @@ fn the_estimate_of_auto_is_between_single_blocks_and_groups() {
     // A third of the blocks gains what groups gain: 0.07 + 0.93 * (2/3 + 1/3 * 1/4).
     let (auto, error) = samples.capacity_factor(AUTO, None);
     assert!((auto - 1.30).abs() < 0.05, "{auto}");
+    let kept = samples.kept_ratio().expect("enough samples");
+    assert!((kept - 0.75).abs() < 0.03, "{kept}");
+    assert_eq!(CodecSamples::default().kept_ratio(), None);
     assert!(error > 0.03 && error < 0.06, "{error}");
     let gains = [AUTO, LZ4].map(|codec| samples.unknown_gain(codec));
     assert!(

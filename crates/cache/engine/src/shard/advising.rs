@@ -158,6 +158,11 @@ impl<P: Platform> Shard<P> {
         let mut samples = self.following.codecs.borrow_mut();
         samples.dictionary_bytes = f64::from(self.id.layout.dictionary_bytes);
         samples.sample(&compressed, stored, took);
+        let compresses_again = self.tuning.settings().codec == CodecChoice::Auto
+            && self.second_stage.pays(self.origin.mean_read());
+        let expected = samples.kept_ratio().filter(|_| compresses_again);
+        self.following
+            .with(|advisor| advisor.expect_kept(expected.unwrap_or(1.0)));
     }
 
     /// What a sampled block may have in common with others: the dictionary, or for a trial the blocks that were sampled before it.
