@@ -3,13 +3,10 @@
 //! The codec threads are one pool for the whole process, by default one thread per core ([`configure`] changes that).
 //! They serve two bounded queues, reads first, because a client waits for them (FlaZ, section on parallelism). If the
 //! queue of a job is full, the calling thread runs the job, so nothing ever waits for space in a queue.
-//!
-//! [`ask`] is for questions to a file system: it may never answer, so the calling thread never asks itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use flaz_device::Priority;
@@ -25,15 +22,13 @@ pub const QUEUE_MAX: usize = 1024;
 pub const BLOCKING_THREADS: usize = 2;
 /// Maximum number of codec threads.
 pub const THREADS_MAX: usize = 256;
-/// Maximum number of questions that wait for the one thread that asks them.
-const QUESTIONS_MAX: usize = 64;
 
 /// The nice value of threads that have the least claim to a processor.
 const LEAST_PRIORITY: i32 = 19;
 
 type Job = Box<dyn FnOnce() + Send>;
 /// Receives what a job returns, or its panic.
-type Returned<T> = OneReceiver<std::thread::Result<T>>;
+pub(crate) type Returned<T> = OneReceiver<std::thread::Result<T>>;
 
 /// Usage of a queue of the codec threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +83,7 @@ impl Queue {
     }
 }
 
-struct Pool {
+pub(crate) struct Pool {
     threads: usize,
     read: Queue,
     write: Queue,
@@ -101,8 +96,6 @@ struct Pool {
 static CODEC: OnceLock<&'static Pool> = OnceLock::new();
 static BLOCKING: OnceLock<&'static Pool> = OnceLock::new();
 static LONG: OnceLock<&'static Pool> = OnceLock::new();
-/// None if its thread could not be started.
-static QUESTIONS: OnceLock<Option<&'static Pool>> = OnceLock::new();
 
 /// The codec threads are already running, with another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -176,32 +169,6 @@ pub(crate) async fn long<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'st
     on(long_jobs(), Priority::Write, job).await
 }
 
-/// Runs `job`, which asks a file system something that it may never answer. One such job runs at a time. `None` if too many wait
-/// already, or if the system has no thread for them.
-pub(crate) async fn ask<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    Some(result_of(question(job)?).await)
-}
-
-/// The same for a thread without a runtime; `None` also if there is no answer within `timeout`.
-pub(crate) fn ask_within<T: Send + 'static>(
-    timeout: Duration,
-    job: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let answer = question(job)?.recv_blocking(timeout).ok()?;
-    Some(answer.unwrap_or_else(|panic| resume_unwind(panic)))
-}
-
-/// Gives a question to its thread.
-fn question<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Option<Returned<T>> {
-    let pool = (*QUESTIONS.get_or_init(|| {
-        let pool = Pool::new(1, QUESTIONS_MAX);
-        pool.start("questions").then_some(pool)
-    }))?;
-    let (job, answer) = returning(job);
-    pool.push(Priority::Read, job).ok()?;
-    Some(answer)
-}
-
 fn long_jobs() -> &'static Pool {
     LONG.get_or_init(|| {
         let pool = Pool::new(1, QUEUE_MAX);
@@ -251,7 +218,7 @@ async fn result_of<T: Send>(returned: Returned<T>) -> T {
 
 impl Pool {
     /// A pool that lives as long as the process, like its threads.
-    fn new(threads: usize, jobs_max: usize) -> &'static Self {
+    pub(crate) fn new(threads: usize, jobs_max: usize) -> &'static Self {
         Box::leak(Box::new(Self {
             threads,
             read: Queue::new(jobs_max),
@@ -263,7 +230,7 @@ impl Pool {
     }
 
     /// Starts as many of its threads as the system has; false if it has none.
-    fn start(&'static self, name: &str) -> bool {
+    pub(crate) fn start(&'static self, name: &str) -> bool {
         for number in 0..self.threads {
             let started = std::thread::Builder::new()
                 .name(format!("flaz-{name}-{number}"))
@@ -281,7 +248,7 @@ impl Pool {
         assert!(self.start(name), "cannot start any {name} thread");
     }
 
-    fn push(&self, priority: Priority, job: Job) -> Result<(), Job> {
+    pub(crate) fn push(&self, priority: Priority, job: Job) -> Result<(), Job> {
         match priority {
             Priority::Read => self.read.push(job)?,
             Priority::Write => self.write.push(job)?,
@@ -350,24 +317,6 @@ mod tests {
             full_count: 1,
         };
         assert_eq!(queue.stats(), expected);
-    }
-
-    /// A file system that does not answer takes the thread for questions; nobody else waits for it longer than wanted.
-    #[test]
-    fn who_asks_in_vain_is_told_so() {
-        const SOON: Duration = Duration::from_millis(10);
-        const LATE: Duration = Duration::from_secs(60);
-        let gate: &Mutex<()> = Box::leak(Box::default());
-        let closed = gate.lock().expect("nobody panics");
-        let stuck = question(|| drop(gate.lock())).expect("the thread starts");
-        assert_eq!(ask_within(SOON, || 1), None, "no answer");
-        let mut waiting: Vec<_> = std::iter::from_fn(|| question(|| 2)).collect();
-        assert!(waiting.len() < QUESTIONS_MAX + 1, "{} wait", waiting.len());
-        drop(closed);
-        assert!(stuck.recv_blocking(LATE).expect("it is answered").is_ok());
-        let last = waiting.pop().expect("some wait").recv_blocking(LATE);
-        assert_eq!(last.expect("it is answered").expect("no panic"), 2);
-        assert_eq!(ask_within(LATE, || 3), Some(3));
     }
 
     #[test]

@@ -238,6 +238,10 @@ impl Daemon {
     /// # Errors
     /// The change is refused, or cannot be stored; or a thread does not answer. In the first two cases nothing has changed.
     pub fn set(&self, patch: &SettingsPatch, lasting: Lasting) -> Result<Settings, HostError> {
+        if self.stopping.load(Ordering::SeqCst) {
+            // A stop may wait for a device for long, with the lock of the lifecycle; a status report needs that of the settings.
+            return Err("the daemon is stopping: change settings after the next start".into());
+        }
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let next = patch.applied_to(&settings);
         if patch.write_budget.is_some() {
@@ -351,6 +355,9 @@ impl Daemon {
     /// # Errors
     /// A thread does not answer, or the cache device fails.
     fn settle(&self) -> Result<(), HostError> {
+        if self.stopping.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         // Held until the end, so that no request selects write-back meanwhile.
         let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,19 +4,18 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use flaz_device::{DeviceError, DeviceOp, IoBuf};
-use rustix::fs::SeekFrom;
 
 use super::identity::Identity;
 use super::kind::Kind;
-use crate::compute::ask_within;
+use super::size::bytes_of;
 use crate::op::Op;
 use crate::op_table::Payload;
+use crate::questions::{SIZES, Unanswered};
 use crate::request::Request;
+use flaz_device::{DeviceError, DeviceOp, IoBuf};
 
 /// Maximum bytes per system call; the kernel's own limit is 2 GiB minus a page.
 const TRANSFER_MAX: usize = 1 << 30;
@@ -32,8 +31,6 @@ pub struct FileDevice {
 
 pub(super) struct Inner {
     pub fd: OwnedFd,
-    /// The file opened again when first needed, to ask for holes; none if that failed.
-    pub seekable: OnceLock<Option<OwnedFd>>,
     pub path: PathBuf,
     pub kind: Kind,
     /// In bytes, a multiple of the alignment. It becomes smaller only by [`FileDevice::set_len`].
@@ -100,23 +97,29 @@ impl FileDevice {
     /// # Errors
     /// The system's.
     pub fn measure(&self) -> io::Result<u64> {
-        let bytes = rustix::fs::seek(&self.inner.fd, SeekFrom::End(0))?;
+        let bytes = bytes_of(&self.inner.fd, self.inner.kind)?;
         let len = bytes - bytes % u64::from(self.inner.alignment);
         self.inner.len.fetch_max(len, Ordering::Relaxed);
         Ok(len)
     }
 
-    /// As [`FileDevice::measure`], but waits for a file system that does not answer only for `timeout`.
+    /// As [`FileDevice::measure`], but waits for a file system that does not answer only for `timeout`, and not at all if it has not
+    /// answered before.
     ///
     /// # Errors
-    /// The system's, or `TimedOut`.
+    /// The system's; `TimedOut`; or `WouldBlock`, if it could not be asked.
     pub fn measure_within(&self, timeout: Duration) -> io::Result<u64> {
         if self.inner.kind == Kind::BlockDevice {
             return self.measure();
         }
         let file = self.clone();
-        let answer = ask_within(timeout, move || file.measure());
-        answer.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+        let answer = SIZES.ask_blocking(timeout, move || file.measure());
+        answer.unwrap_or_else(|why| {
+            Err(match why {
+                Unanswered::Overdue => io::ErrorKind::TimedOut.into(),
+                Unanswered::NotAsked => io::ErrorKind::WouldBlock.into(),
+            })
+        })
     }
 
     /// The length that was measured last.
@@ -142,7 +145,7 @@ impl FileDevice {
     /// # Errors
     /// The system's.
     pub fn identity_now(&self) -> io::Result<String> {
-        let bytes = rustix::fs::seek(&self.inner.fd, SeekFrom::End(0))?;
+        let bytes = bytes_of(&self.inner.fd, self.inner.kind)?;
         Ok(Identity::with_size(&self.inner.identity.id, bytes))
     }
 
@@ -245,7 +248,6 @@ mod tests {
         let device = FileDevice {
             inner: Arc::new(Inner {
                 fd: file.try_clone().expect("another descriptor").into(),
-                seekable: OnceLock::new(),
                 path: "/dev/sdz".into(),
                 kind: Kind::BlockDevice,
                 len: AtomicU64::new(8192),

@@ -12,7 +12,7 @@
 //! | `identity` | the identity of a file or device |
 //! | `stable` | writes that are stable when they return, and flushes |
 //! | `zero` | discard and write-zeroes, with substitutes if they are not supported |
-//! | `resize` | noticing another size, and changing that of a file |
+//! | `size`, `resize` | the size now, and changing that of a file |
 //! | `status` | holes |
 //! | `device` | the [`Device`](flaz_device::Device) implementation |
 
@@ -23,6 +23,7 @@ mod kind;
 mod lock;
 mod open;
 mod resize;
+mod size;
 mod stable;
 mod status;
 mod zero;

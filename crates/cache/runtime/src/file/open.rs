@@ -3,16 +3,17 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
 
 use flaz_device::IoBuf;
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::handle::{FileDevice, Inner};
 use super::identity::Identity;
 use super::kind::Kind;
+use super::size::bytes_of;
 use super::{lock, stable};
 
 /// Smallest sector.
@@ -163,7 +164,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
             }
         }
     }
-    let bytes = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(failed("determine the size of", path))?;
+    let bytes = bytes_of(&fd, kind).map_err(failed("determine the size of", path))?;
     let (alignment, direct) = match (direct, kind) {
         (Some(alignment), _) => (alignment, true),
         (None, Kind::BlockDevice) => (
@@ -185,7 +186,6 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileDevice, OpenError> {
     let fua_stands_alone = direct && dsync_honoured && stable::stands_alone(&fd, kind);
     let inner = Inner {
         fd,
-        seekable: OnceLock::new(),
         path: path.into(),
         kind,
         len: AtomicU64::new(len),

@@ -3,12 +3,13 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, retry_on_intr};
 
 use super::handle::FileDevice;
 use super::kind::Kind;
 use super::open::usable_len;
+use super::size::bytes_of;
 
 impl FileDevice {
     /// Makes a file `bytes` long, and notices its size. Where it becomes longer, its space is allocated if `allocated` and if its
@@ -21,7 +22,7 @@ impl FileDevice {
             let text = "only the size of a file can be set";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let before = rustix::fs::seek(&self.inner.fd, SeekFrom::End(0))?;
+        let before = bytes_of(&self.inner.fd, self.inner.kind)?;
         let fd = &self.inner.fd;
         rustix::fs::ftruncate(fd, bytes)?;
         if allocated && bytes > before {

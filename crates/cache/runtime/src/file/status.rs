@@ -1,14 +1,17 @@
 //! Reports which parts of a file are holes.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use super::handle::FileDevice;
 use super::kind::Kind;
-use crate::compute::ask;
+use crate::questions::HOLES;
+
+/// How long a file system has to tell where a file has holes. It is asked for each of thousands.
+const HOLES_WITHIN: Duration = Duration::from_secs(10);
 
 /// A run of bytes of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub struct Run {
 
 impl FileDevice {
     /// As [`FileDevice::status`], but asks the file system on another thread: it may not answer for long, while requests
-    /// that are served elsewhere must go on. If too many questions wait, all is data.
+    /// that are served elsewhere must go on. Without an answer, all is data.
     pub(super) async fn status_elsewhere(
         &self,
         offset: u64,
@@ -31,9 +34,23 @@ impl FileDevice {
         if self.inner.kind == Kind::BlockDevice || len == 0 {
             return self.status(offset, len, runs_max);
         }
+        self.end_of(offset, len)?;
         let file = self.clone();
-        let answer = ask(move || file.status(offset, len, runs_max)).await;
-        answer.unwrap_or_else(|| Ok(vec![Run { len, hole: false }]))
+        let answer = HOLES.ask(HOLES_WITHIN, move || file.status(offset, len, runs_max));
+        let all_data = |_| Ok(vec![Run { len, hole: false }]);
+        answer.await.unwrap_or_else(all_data)
+    }
+
+    /// The end of a range, which must be inside the device.
+    fn end_of(&self, offset: u64, len: u64) -> io::Result<u64> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.known_len());
+        end.ok_or_else(|| {
+            let message = format!(
+                "{len} bytes at {offset} are beyond the end of the device at {}",
+                self.known_len()
+            );
+            io::Error::new(io::ErrorKind::InvalidInput, message)
+        })
     }
 
     /// Allocation of `len` bytes at `offset`, as at most `runs_max` runs: at least one, unless `len` is 0. Together
@@ -44,16 +61,7 @@ impl FileDevice {
     /// # Errors
     /// The range is not inside the device, or the file system fails.
     pub fn status(&self, offset: u64, len: u64, runs_max: usize) -> io::Result<Vec<Run>> {
-        let end = offset
-            .checked_add(len)
-            .filter(|end| *end <= self.known_len())
-            .ok_or_else(|| {
-                let message = format!(
-                    "{len} bytes at {offset} are beyond the end of the device at {}",
-                    self.known_len()
-                );
-                io::Error::new(io::ErrorKind::InvalidInput, message)
-            })?;
+        let end = self.end_of(offset, len)?;
         let mut runs: Vec<Run> = Vec::new();
         let mut at = offset;
         while at < end && runs.len() < runs_max {
@@ -85,7 +93,7 @@ impl FileDevice {
         if self.inner.kind == Kind::BlockDevice {
             return Ok(at);
         }
-        let data = match rustix::fs::seek(self.seekable(), SeekFrom::Data(at)) {
+        let data = match rustix::fs::seek(&self.inner.fd, SeekFrom::Data(at)) {
             Ok(data) => data,
             Err(Errno::NXIO) => u64::try_from(rustix::fs::fstat(&self.inner.fd)?.st_size).unwrap_or(0),
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
@@ -99,22 +107,10 @@ impl FileDevice {
         if self.inner.kind == Kind::BlockDevice {
             return Ok(self.known_len());
         }
-        match rustix::fs::seek(self.seekable(), SeekFrom::Hole(at)) {
+        match rustix::fs::seek(&self.inner.fd, SeekFrom::Hole(at)) {
             Ok(hole) => Ok(hole.max(at + 1).div_ceil(512) * 512),
             Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(self.known_len()),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// A descriptor with a position of its own: the kernel lets one thread at a time seek in an open file, so that a seek
-    /// which waits for the file system would hold up whoever asks for the size. The file's own where it cannot be opened
-    /// again, which is no different as long as the file system answers.
-    fn seekable(&self) -> BorrowedFd<'_> {
-        let own = &self.inner.fd;
-        let again = self.inner.seekable.get_or_init(|| {
-            let path = format!("/proc/self/fd/{}", own.as_raw_fd());
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
-        });
-        again.as_ref().unwrap_or(own).as_fd()
     }
 }
