@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use flaz_device::{DeviceError, DeviceOp, IoBuf};
+
 use super::identity::Identity;
 use super::kind::Kind;
 use super::size::bytes_of;
@@ -15,7 +17,6 @@ use crate::op::Op;
 use crate::op_table::Payload;
 use crate::questions::{SIZES, Unanswered};
 use crate::request::Request;
-use flaz_device::{DeviceError, DeviceOp, IoBuf};
 
 /// Maximum bytes per system call; the kernel's own limit is 2 GiB minus a page.
 const TRANSFER_MAX: usize = 1 << 30;
