@@ -69,6 +69,8 @@ pub enum Lasting {
 pub struct Daemon {
     spec: ServeSpec,
     settings: Mutex<Settings>,
+    /// Held while settings change, or must not: as long as a device takes. Locked before `lifecycle`; `settings` is locked for a moment.
+    changing: Mutex<()>,
     /// The cache device and the layout of the cache.
     cache_report: Mutex<CacheReport>,
     /// The change of the size under way. Locked after `lifecycle`.
@@ -160,7 +162,7 @@ impl Daemon {
             .iter()
             .flat_map(|front_end| front_end.devices())
             .collect();
-        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.settings_now();
         let whole = self.cache_report.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = match &self.held.member {
             Some(member) => &member.report(whole.clone()),
@@ -168,7 +170,7 @@ impl Daemon {
         };
         let facts = Facts {
             spec: &self.spec,
-            settings: settings.clone(),
+            settings,
             cache,
             origin: &origin,
             shrink: self.shrink().or_else(|| self.shrink_of_device()),
@@ -195,7 +197,6 @@ impl Daemon {
                 .collect(),
             devices,
         };
-        drop(settings);
         let counts: Vec<_> = self
             .front_ends
             .iter()
@@ -223,7 +224,7 @@ impl Daemon {
         for part in &parts {
             total.add(&part.total);
         }
-        let codec = self.settings.lock().unwrap_or_else(PoisonError::into_inner).codec;
+        let codec = self.settings_now().codec;
         Ok(advise_report(&self.spec.cache, codec, &total))
     }
 
@@ -238,11 +239,8 @@ impl Daemon {
     /// # Errors
     /// The change is refused, or cannot be stored; or a thread does not answer. In the first two cases nothing has changed.
     pub fn set(&self, patch: &SettingsPatch, lasting: Lasting) -> Result<Settings, HostError> {
-        if self.stopping.load(Ordering::SeqCst) {
-            // A stop may wait for a device for long, with the lock of the lifecycle; a status report needs that of the settings.
-            return Err("the daemon is stopping: change settings after the next start".into());
-        }
-        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.settings_now();
         let next = patch.applied_to(&settings);
         if patch.write_budget.is_some() {
             let lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -266,8 +264,15 @@ impl Daemon {
         }
         self.threads
             .ask(ANSWER_WITHIN, |reply| Order::Set(next.clone(), reply))?;
-        *settings = next.clone();
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
         Ok(next)
+    }
+
+    fn settings_now(&self) -> Settings {
+        self.settings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Stores changed settings in the cache, for later starts.
@@ -355,11 +360,9 @@ impl Daemon {
     /// # Errors
     /// A thread does not answer, or the cache device fails.
     fn settle(&self) -> Result<(), HostError> {
-        if self.stopping.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        // Held until the end, so that no request selects write-back meanwhile.
-        let settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        // So that no request selects write-back meanwhile.
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let settings = self.settings_now();
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);
         let is_served = !self.stopping.load(Ordering::SeqCst);
         if is_served && settings.mode != Mode::WriteBack && lifecycle.superblock().dirty {

@@ -1,7 +1,7 @@
 //! Reports which parts of a file are holes.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -10,8 +10,10 @@ use super::handle::FileDevice;
 use super::kind::Kind;
 use crate::questions::HOLES;
 
-/// How long a file system has to tell where a file has holes. It is asked for each of thousands.
+/// How long a file system has to tell where a file has a hole.
 const HOLES_WITHIN: Duration = Duration::from_secs(10);
+/// After so long, the runs that are known so far are the answer.
+const RUNS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A run of bytes of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ impl FileDevice {
     }
 
     /// Allocation of `len` bytes at `offset`, as at most `runs_max` runs: at least one, unless `len` is 0. Together
-    /// they may be shorter than `len` if there are more runs. Runs end on sectors of 512 bytes; a sector that is partly
+    /// they may be shorter than `len` if there are more runs, or if the file system takes longer than a second to tell all. Runs end on sectors of 512 bytes; a sector that is partly
     /// data is data. Block devices and file systems without this information are all data, and so is what a file has lost by
     /// being truncated, because it does not read as zeroes: reading it fails.
     ///
@@ -64,7 +66,9 @@ impl FileDevice {
         let end = self.end_of(offset, len)?;
         let mut runs: Vec<Run> = Vec::new();
         let mut at = offset;
-        while at < end && runs.len() < runs_max {
+        let begun = Instant::now();
+        let may_go_on = |known: usize| known == 0 || known < runs_max && begun.elapsed() < RUNS_WITHIN;
+        while at < end && may_go_on(runs.len()) {
             let data = self.next_data(at)?.clamp(at, end);
             if data > at {
                 runs.push(Run {

@@ -282,6 +282,10 @@ impl Daemon {
     pub fn give_space(&self, bytes: u64, need: u64) -> Result<u64, HostError> {
         let member = self.held.member.as_ref();
         let member = member.ok_or("the cache shares its device with no other volume")?;
+        if self.is_stopping() {
+            // A stop may hold the lock of the lifecycle for long, and a status report needs that of the share.
+            return Ok(0);
+        }
         let mut known = self.share.lock().unwrap_or_else(PoisonError::into_inner);
         let look = known.look.as_ref().ok_or("the volume has just started")?;
         let (map, chunk_bytes) = (member.part.map(), look.chunk_bytes);

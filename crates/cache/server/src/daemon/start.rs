@@ -150,6 +150,7 @@ pub fn start(spec: &ServeSpec, failed: Failed) -> Result<Daemon, HostError> {
     Ok(Daemon {
         spec: spec.clone(),
         settings: Mutex::new(settings),
+        changing: Mutex::new(()),
         cache_report: Mutex::new(cache_report(&spec.cache, lifecycle.superblock())),
         resize: Mutex::default(),
         share: Mutex::default(),

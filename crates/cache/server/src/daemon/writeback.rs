@@ -150,7 +150,10 @@ impl Daemon {
         if self.moved(Detach::No, Detach::Begun) == Detach::Complete {
             return Ok(());
         }
-        let before = self.settings.lock().unwrap_or_else(PoisonError::into_inner).mode;
+        let before = {
+            let _unchanged = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.settings_now().mode
+        };
         let done = self.bring_all(gone).and_then(|()| self.complete(gone));
         let Err(error) = done else {
             self.front_ends.iter().for_each(|front_end| front_end.detached());
