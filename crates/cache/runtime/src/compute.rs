@@ -14,7 +14,7 @@ use flaz_device::buf::{TRIM_EVERY, has_pooled, trim};
 
 use crate::clock::monotonic;
 use crate::memory::trim_end;
-use crate::oneshot::{OneReceiver, oneshot};
+use crate::oneshot::oneshot;
 
 /// Maximum number of jobs in one queue.
 pub const QUEUE_MAX: usize = 1024;
@@ -27,8 +27,6 @@ pub const THREADS_MAX: usize = 256;
 const LEAST_PRIORITY: i32 = 19;
 
 type Job = Box<dyn FnOnce() + Send>;
-/// Receives what a job returns, or its panic.
-pub(crate) type Returned<T> = OneReceiver<std::thread::Result<T>>;
 
 /// Usage of a queue of the codec threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,26 +188,15 @@ async fn on<T: Send + 'static>(
     priority: Priority,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    let (job, result) = returning(job);
-    if let Err(job) = pool.push(priority, job) {
-        job();
-    }
-    result_of(result).await
-}
-
-/// A job, and where its result arrives.
-fn returning<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> (Job, Returned<T>) {
     let (sender, receiver) = oneshot();
     let boxed: Job = Box::new(move || {
         // The receiver may have been dropped; the result is then discarded.
         let _ = sender.send(catch_unwind(AssertUnwindSafe(job)));
     });
-    (boxed, receiver)
-}
-
-/// What a job has returned; panics if the job has.
-async fn result_of<T: Send>(returned: Returned<T>) -> T {
-    match returned.recv().await {
+    if let Err(job) = pool.push(priority, boxed) {
+        job();
+    }
+    match receiver.recv().await {
         Ok(Ok(value)) => value,
         Ok(Err(panic)) => resume_unwind(panic),
         Err(lost) => unreachable!("a job always sends its result: {lost}"),

@@ -15,8 +15,8 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 
 use crate::clock::monotonic;
-use crate::compute::{Pool, Returned};
-use crate::oneshot::oneshot;
+use crate::compute::Pool;
+use crate::oneshot::{OneReceiver, oneshot};
 use crate::sleep::Sleep;
 use crate::state::current;
 
@@ -36,6 +36,9 @@ pub(crate) struct Questions {
     /// Somebody has waited in vain, and no question was answered since.
     is_overdue: AtomicBool,
 }
+
+/// Receives an answer, or the panic of the question.
+type Returned<T> = OneReceiver<std::thread::Result<T>>;
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
