@@ -12,7 +12,7 @@
 //! | `request`, `config`, `clock` | requests to the kernel; configuration of a runtime; its clock |
 //! | [`mailbox`], `oneshot` | bounded queues and single values between threads |
 //! | [`compute`] | codec threads and blocking calls |
-//! | `questions` | questions to a file system that may never answer |
+//! | `queries` | queries to a file system that may hang |
 //! | `task` | slots of tasks, their wakers, the run queue, the inbox for wakes from other threads |
 //! | `timer` | sleeping tasks by deadline |
 //! | `batch`, `op_table` | many replies in one send; the table that owns buffers while the kernel uses them |
@@ -55,7 +55,7 @@ mod oneshot;
 mod op;
 mod op_table;
 pub mod peer;
-mod questions;
+mod queries;
 mod request;
 pub mod resident;
 mod ring;

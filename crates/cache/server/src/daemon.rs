@@ -46,7 +46,7 @@ const CLIENTS_LEAVE_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) const HOUSEKEEP_EVERY: Duration = Duration::from_secs(10);
 /// How long clients that are leaving have before they count as users.
 const LEAVING_WITHIN: Duration = Duration::from_secs(1);
-/// How long the file system of the origin has to tell its size for a status report.
+/// How long a status report waits for the size of the origin.
 const SIZE_KNOWN_WITHIN: Duration = Duration::from_secs(1);
 /// How long the threads have to write all dirty blocks to the origin: a slow disk and a large cache take hours.
 pub const CLEAN_WITHIN: Duration = Duration::from_secs(48 * 3600);
@@ -69,7 +69,8 @@ pub enum Lasting {
 pub struct Daemon {
     spec: ServeSpec,
     settings: Mutex<Settings>,
-    /// Held while settings change, or must not: as long as a device takes. Locked before `lifecycle`; `settings` is locked for a moment.
+    /// Held during a change of settings, which may wait for a device, and where they must not change. Locked before `lifecycle`.
+    /// `settings` is never locked during such a wait, because status reports read it.
     changing: Mutex<()>,
     /// The cache device and the layout of the cache.
     cache_report: Mutex<CacheReport>,
@@ -360,7 +361,7 @@ impl Daemon {
     /// # Errors
     /// A thread does not answer, or the cache device fails.
     fn settle(&self) -> Result<(), HostError> {
-        // So that no request selects write-back meanwhile.
+        // Prevents a change to write-back meanwhile.
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let settings = self.settings_now();
         let mut lifecycle = self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner);

@@ -111,7 +111,7 @@ pub(crate) struct Facts<'a> {
     pub shrink: Option<ShrinkReport>,
     /// What the volume has of a shared cache device.
     pub share: Option<ShareReport>,
-    /// Bytes of the origin now; `TimedOut` if it was asked in vain.
+    /// Bytes of the origin now; `TimedOut` if its file system hangs.
     pub origin_now: io::Result<u64>,
     /// Why the origin cannot be written.
     pub origin_protection: Option<&'a str>,
@@ -214,7 +214,7 @@ fn warnings(facts: &Facts<'_>, stats: &StatsSnapshot, failed: bool) -> Vec<Strin
     match &facts.origin_now {
         Ok(now) if *now != facts.origin.size_bytes => warnings.push(other_size(facts, *now)),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => warnings.push(format!(
-            "the file system of the origin {} does not respond: what is not cached waits for it",
+            "the file system of the origin {} does not respond: requests for data that is not cached wait for it",
             facts.origin.path.display()
         )),
         _ => {}

@@ -221,11 +221,11 @@ fn a_frozen_cache_device_is_bypassed_without_io_uring() {
     freezes(false);
 }
 
-/// A question for the holes of an origin that does not answer holds up no hit, even if one thread serves all clients.
+/// While a block status waits for a frozen origin, hits are served, even if one thread serves all clients.
 #[test]
-fn hits_do_not_wait_for_the_holes_of_a_frozen_origin() {
+fn hits_do_not_wait_for_block_status_of_a_frozen_origin() {
     const TOOLS_AND_INFO: &[(&str, &str)] = &[("nbdinfo", "libnbd-bin")];
-    /// The kernel asks a file system over FUSE for attributes that are older than a second.
+    /// The kernel caches the attributes of a file over FUSE for a second.
     const ATTRIBUTES_EXPIRE: Duration = Duration::from_millis(1500);
     if !(need::tools(TOOLS) && need::tools(TOOLS_AND_INFO) && need::fuse()) {
         return;
@@ -266,7 +266,7 @@ fn hits_do_not_wait_for_the_holes_of_a_frozen_origin() {
         requests.map(|queue| queue["depth"] == 1)
     };
     while in_flight() != Some(true) {
-        assert!(begun.elapsed() < ALL_WITHIN, "nbdinfo asks nothing");
+        assert!(begun.elapsed() < ALL_WITHIN, "nbdinfo sends no request");
     }
     for _ in 0..100 {
         read();
@@ -277,7 +277,7 @@ fn hits_do_not_wait_for_the_holes_of_a_frozen_origin() {
     );
     let warnings = server.status()["warnings"].to_string();
     assert!(warnings.contains("does not respond"), "{warnings}");
-    // What is not known to be a hole is data.
+    // It times out, and the whole device is reported as data.
     assert!(asking.wait().expect("it ends").success());
     disk.thaw_file_system();
     server.stop();

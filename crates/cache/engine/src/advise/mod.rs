@@ -184,10 +184,8 @@ pub struct Advisor {
     caches: Vec<SimulatedCache>,
     /// Mean size of new and written blocks, times 2^[`MEAN_SHIFT`]: that of a block of unknown size.
     mean_size: u64,
-    /// Of the latest blocks that a reclaim kept, the sizes as new ones and as kept ones, added up, and their number.
-    kept: [f64; 3],
-    /// The expected ratio of the two.
-    expected: f64,
+    /// The latest blocks that a reclaim kept.
+    kept: Kept,
     observed: Observed,
     /// When the counts began.
     began: Nanos,
@@ -202,10 +200,52 @@ pub struct Advisor {
 
 /// Decay of the mean size.
 const MEAN_SHIFT: u32 = 6;
-/// Kept blocks that count for the ratio of their sizes.
-const KEPT_MEMORY: f64 = 1000.0;
-/// What is expected of it counts as much as so many kept blocks.
-const EXPECTED_WEIGHT: f64 = 20.0;
+/// By how much reclaim shrinks the blocks that it keeps.
+#[derive(Debug)]
+struct Kept {
+    /// Number of blocks; older ones count less.
+    blocks: f64,
+    /// Their sizes as new blocks, added up.
+    new: f64,
+    /// Their sizes after reclaim, added up.
+    kept: f64,
+    /// The expected ratio of the two.
+    expected: f64,
+}
+
+impl Kept {
+    /// Blocks that count.
+    const MEMORY: f64 = 1000.0;
+    /// The expected ratio counts as much as this number of blocks.
+    const EXPECTED_WEIGHT: f64 = 20.0;
+
+    fn new() -> Self {
+        Self {
+            blocks: 0.0,
+            new: 0.0,
+            kept: 0.0,
+            expected: 1.0,
+        }
+    }
+
+    fn add(&mut self, new: u8, kept: u8) {
+        let fade = 1.0 - 1.0 / Self::MEMORY;
+        self.blocks = self.blocks * fade + 1.0;
+        self.new = self.new * fade + f64::from(new);
+        self.kept = self.kept * fade + f64::from(kept);
+    }
+
+    /// Size after reclaim, as a share of the size as a new block.
+    fn ratio(&self) -> f64 {
+        let measured = if self.new > 0.0 {
+            self.kept / self.new
+        } else {
+            self.expected
+        };
+        let weight = Self::EXPECTED_WEIGHT;
+        (measured * self.blocks + self.expected * weight) / (self.blocks + weight)
+    }
+}
 
 impl Advisor {
     /// For a shard of a cache with so many, or of [`SHARDS_MAX`]. `warm`: the shard has blocks.
@@ -239,8 +279,7 @@ impl Advisor {
             table: Table::new(simulation.slots),
             caches: Vec::new(),
             mean_size: u64::from(to_size(BLOCK_BYTES as u64)) << MEAN_SHIFT,
-            kept: [0.0; 3],
-            expected: 1.0,
+            kept: Kept::new(),
             observed: Observed::default(),
             began: now,
             faded: now,
@@ -354,7 +393,7 @@ impl Advisor {
             self.mean_size = self.mean_size + u64::from(is) - (self.mean_size >> MEAN_SHIFT);
         }
         let Some(slot) = self.table.find(key) else { return };
-        let (was, ratio) = (self.table.sizes(slot), self.kept_ratio());
+        let (was, ratio) = (self.table.sizes(slot), self.kept.ratio());
         let as_new = was.with(Ring::Probation, is);
         let are = match stored_as {
             StoredAs::Read(Ring::Probation) => match was.reclaimed() {
@@ -375,22 +414,15 @@ impl Advisor {
         if stored_as == StoredAs::Kept
             && let Some(new) = was.known(Ring::Probation)
         {
-            let fade = 1.0 - 1.0 / KEPT_MEMORY;
-            self.kept = [(new, 0), (is, 1), (1, 2)].map(|(more, of)| self.kept[of] * fade + f64::from(more));
+            self.kept.add(new, is);
         }
         self.set_sizes(slot, was, are);
     }
 
-    /// How much of its size a block keeps when a reclaim keeps it.
-    fn kept_ratio(&self) -> f64 {
-        let [new, kept, blocks] = self.kept;
-        let measured = if new > 0.0 { kept / new } else { self.expected };
-        (measured * blocks + self.expected * EXPECTED_WEIGHT) / (blocks + EXPECTED_WEIGHT)
-    }
-
-    /// What is known of that ratio before blocks were kept. It is 1 unless a reclaim compresses blocks again.
+    /// Sets the size of a kept block that is expected, as a share of its size as a new block, until enough blocks were kept. It is 1
+    /// unless reclaim compresses blocks again.
     pub fn expect_kept(&mut self, ratio: f64) {
-        self.expected = ratio;
+        self.kept.expected = ratio;
     }
 
     fn set_sizes(&mut self, slot: u16, was: Sizes, are: Sizes) {
@@ -432,7 +464,7 @@ impl Advisor {
                 let sizes = self.table.sizes(slot);
                 if sizes.known(Ring::Main).is_none() {
                     let estimate = match sizes.known(Ring::Probation) {
-                        Some(new) => sizes.with_estimate(Ring::Main, scaled(new, self.kept_ratio())),
+                        Some(new) => sizes.with_estimate(Ring::Main, scaled(new, self.kept.ratio())),
                         None => self.estimate(),
                     };
                     self.set_sizes(slot, sizes, estimate);
@@ -448,7 +480,7 @@ impl Advisor {
     /// The sizes of a block of which nothing is known.
     fn estimate(&self) -> Sizes {
         let size = (self.mean_size >> MEAN_SHIFT) as u8;
-        Sizes::estimated(size, scaled(size, self.kept_ratio()))
+        Sizes::estimated(size, scaled(size, self.kept.ratio()))
     }
 
     /// With too many blocks, half of them leave the sample.

@@ -160,7 +160,7 @@ fn what_is_expected_of_blocks_that_stay_counts_until_they_are_known() {
         }
         assert_eq!(advisor.shift, SHIFT_MIN, "the samples are the same");
         if known {
-            assert!(advisor.kept_ratio() > 0.98, "{}", advisor.kept_ratio());
+            assert!(advisor.kept.ratio() > 0.98, "{}", advisor.kept.ratio());
         }
         advisor.observed(NOW).simulated()
     };
@@ -299,7 +299,7 @@ fn a_codec_that_stores_blocks_again_as_they_are_changes_no_size() {
             }
         }
     }
-    assert_eq!(advisor.kept_ratio(), 1.0);
+    assert_eq!(advisor.kept.ratio(), 1.0);
 }
 
 /// A cache that gets more space, or another policy, is followed.

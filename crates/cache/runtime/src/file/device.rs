@@ -49,7 +49,7 @@ impl Device for FileDevice {
 
     async fn status(&self, offset: u64, len: u64, runs_max: usize) -> Result<Vec<(u64, bool)>, DeviceError> {
         let runs = self
-            .status_elsewhere(offset, len, runs_max)
+            .status_on_thread(offset, len, runs_max)
             .await
             .map_err(|source| DeviceError::new(DeviceOp::Status, offset, len, source))?;
         Ok(runs.into_iter().map(|run| (run.len, run.hole)).collect())

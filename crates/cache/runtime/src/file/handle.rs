@@ -15,7 +15,7 @@ use super::kind::Kind;
 use super::size::bytes_of;
 use crate::op::Op;
 use crate::op_table::Payload;
-use crate::questions::{SIZES, Unanswered};
+use crate::queries::{SIZES, Unanswered};
 use crate::request::Request;
 
 /// Maximum bytes per system call; the kernel's own limit is 2 GiB minus a page.
@@ -104,21 +104,21 @@ impl FileDevice {
         Ok(len)
     }
 
-    /// As [`FileDevice::measure`], but waits for a file system that does not answer only for `timeout`, and not at all if it has not
-    /// answered before.
+    /// As [`FileDevice::measure`], but if the file system hangs, it returns after `timeout`, and at once if an earlier call has timed
+    /// out and not completed since.
     ///
     /// # Errors
-    /// The system's; `TimedOut`; or `WouldBlock`, if it could not be asked.
+    /// The system's; `TimedOut`; or `WouldBlock` if too many calls are queued, or there is no thread for them.
     pub fn measure_within(&self, timeout: Duration) -> io::Result<u64> {
         if self.inner.kind == Kind::BlockDevice {
             return self.measure();
         }
         let file = self.clone();
-        let answer = SIZES.ask_blocking(timeout, move || file.measure());
+        let answer = SIZES.run_blocking(timeout, move || file.measure());
         answer.unwrap_or_else(|why| {
             Err(match why {
                 Unanswered::Overdue => io::ErrorKind::TimedOut.into(),
-                Unanswered::NotAsked => io::ErrorKind::WouldBlock.into(),
+                Unanswered::NotRun => io::ErrorKind::WouldBlock.into(),
             })
         })
     }

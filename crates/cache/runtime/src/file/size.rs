@@ -11,15 +11,14 @@ use super::kind::Kind;
 /// BLKGETSIZE64: `_IOR(0x12, 114, size_t)`, a size of eight bytes whatever it says.
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
 
-/// Bytes now. Takes no lock that an operation on the file holds for long, as a seek does: of its position, or of a block device
-/// that is being discarded.
+/// Size in bytes now. Unlike a seek to the end, this waits neither for another seek in the file nor for a discard of the block device.
 pub(super) fn bytes_of(fd: &OwnedFd, kind: Kind) -> Result<u64, Errno> {
     if kind == Kind::File {
-        // Network file systems are asked, whatever they have told before, and only for the size.
+        // FORCE_SYNC: a network file system asks its server. Only the size, because times would make it write back first.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         return match rustix::fs::statx(fd, c"", flags, StatxFlags::SIZE) {
             Ok(told) => Ok(told.stx_size),
-            // A sandbox knows no statx.
+            // Some sandboxes do not allow statx.
             Err(Errno::NOSYS | Errno::PERM) => {
                 u64::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| Errno::OVERFLOW)
             }

@@ -8,11 +8,11 @@ use rustix::io::Errno;
 
 use super::handle::FileDevice;
 use super::kind::Kind;
-use crate::questions::HOLES;
+use crate::queries::HOLES;
 
-/// How long a file system has to tell where a file has a hole.
+/// How long a caller waits for the file system.
 const HOLES_WITHIN: Duration = Duration::from_secs(10);
-/// After so long, the runs that are known so far are the answer.
+/// After this time, only the runs found so far are reported.
 const RUNS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A run of bytes of one kind.
@@ -25,9 +25,9 @@ pub struct Run {
 }
 
 impl FileDevice {
-    /// As [`FileDevice::status`], but asks the file system on another thread: it may not answer for long, while requests
-    /// that are served elsewhere must go on. Without an answer, all is data.
-    pub(super) async fn status_elsewhere(
+    /// As [`FileDevice::status`], on another thread, because the file system may hang, and hits of other clients must not wait for it.
+    /// If it times out, the whole range is reported as data.
+    pub(super) async fn status_on_thread(
         &self,
         offset: u64,
         len: u64,
@@ -38,7 +38,7 @@ impl FileDevice {
         }
         self.end_of(offset, len)?;
         let file = self.clone();
-        let answer = HOLES.ask(HOLES_WITHIN, move || file.status(offset, len, runs_max));
+        let answer = HOLES.run(HOLES_WITHIN, move || file.status(offset, len, runs_max));
         let all_data = |_| Ok(vec![Run { len, hole: false }]);
         answer.await.unwrap_or_else(all_data)
     }
@@ -56,7 +56,8 @@ impl FileDevice {
     }
 
     /// Allocation of `len` bytes at `offset`, as at most `runs_max` runs: at least one, unless `len` is 0. Together
-    /// they may be shorter than `len` if there are more runs, or if the file system takes longer than a second to tell all. Runs end on sectors of 512 bytes; a sector that is partly
+    /// they may be shorter than `len` if there are more runs, or if finding them takes longer than a second.
+    /// Runs end on sectors of 512 bytes; a sector that is partly
     /// data is data. Block devices and file systems without this information are all data, and so is what a file has lost by
     /// being truncated, because it does not read as zeroes: reading it fails.
     ///

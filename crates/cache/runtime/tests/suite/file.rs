@@ -290,7 +290,7 @@ fn holes_are_distinguished_from_data() {
     assert_eq!(device.status(5, 0, 9).expect("status"), []);
     assert!(device.status(0, (1 << 20) + 1, 9).is_err());
 
-    // As the engine asks, on another thread.
+    // The engine's way, on another thread.
     let told = run(Device::status(&device, 0, 1 << 20, 2)).expect("status");
     assert_eq!(told, [(65_536, true), (65_536, false)]);
     let error = run(Device::status(&device, 0, (1 << 20) + 1, 9)).expect_err("it is beyond the end");

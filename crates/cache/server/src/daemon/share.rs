@@ -283,7 +283,7 @@ impl Daemon {
         let member = self.held.member.as_ref();
         let member = member.ok_or("the cache shares its device with no other volume")?;
         if self.is_stopping() {
-            // A stop may hold the lock of the lifecycle for long, and a status report needs that of the share.
+            // A stop may hold `lifecycle` for a long time, and status reports need `share`.
             return Ok(0);
         }
         let mut known = self.share.lock().unwrap_or_else(PoisonError::into_inner);
