@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use flaz_codec::CodecChoice;
 use flaz_device::{Device, DeviceError, Env, IoBuf};
+use flaz_engine::advise::SharedSamples;
 use flaz_engine::cache::lifecycle::{Lifecycle, OpenOptions};
 use flaz_engine::cache::shard_set::{GroupParts, Reached, ShardGroup, ShardSet, ShardsState, Share};
 use flaz_engine::cache::surroundings::Surroundings;
@@ -365,6 +366,7 @@ impl RecoveryThreads<'_> {
                     shared_budget: None,
                 },
                 origin_writes: OriginWrites::default(),
+                codec_samples: SharedSamples::default(),
                 index_memory: None,
             };
             let group = ShardGroup::<Bench>::new(parts, Settings::default());

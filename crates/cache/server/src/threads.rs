@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use flaz_engine::advise::SharedSamples;
 use flaz_engine::cache::shard_set::{Reached, ShardSet, ShardsState, worst_load, worst_save};
 use flaz_engine::cache::{ShardsUnreachable, Trust};
 use flaz_engine::format::superblock::Superblock;
@@ -75,6 +76,7 @@ impl Threads {
             origin_writes: OriginWrites::default(),
             regions: AtomicU64::new(0),
         };
+        let codec_samples = SharedSamples::default();
         for (number, inbox) in inboxes.into_iter().enumerate() {
             let worker = WorkerParts {
                 number: number as u32,
@@ -87,6 +89,7 @@ impl Threads {
                 index_memory: parts.index_memory,
                 mailboxes: mailboxes.clone(),
                 origin_writes: threads.origin_writes.clone(),
+                codec_samples: codec_samples.clone(),
                 settings: parts.settings.clone(),
                 inbox,
             };

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use flaz_device::deadline::Deadline;
 use flaz_device::{Device, Env, IoBuf, buf};
+use flaz_engine::advise::SharedSamples;
 use flaz_engine::cache::shard_set::{GroupParts, Reached, ShardGroup, ShardSet, Share};
 use flaz_engine::cache::surroundings::Surroundings;
 use flaz_engine::format::superblock::Superblock;
@@ -52,6 +53,8 @@ pub struct WorkerParts {
     pub mailboxes: Vec<Sender<Order>>,
     /// Shared by the whole process.
     pub origin_writes: OriginWrites,
+    /// Of the advisor, shared by all shards.
+    pub codec_samples: SharedSamples,
     /// Settings at the start.
     pub settings: Settings,
     pub inbox: Receiver<Order>,
@@ -114,6 +117,7 @@ impl Worker {
                 shared_budget: parts.shared_budget,
             },
             origin_writes: parts.origin_writes,
+            codec_samples: parts.codec_samples,
             index_memory: parts.index_memory,
         };
         let mode = parts.settings.mode;

@@ -11,7 +11,7 @@ use std::f64::consts::SQRT_2;
 
 use flaz_codec::CodecChoice;
 use flaz_device::Nanos;
-use flaz_engine::advise::{Advisor, CACHES, Observed, Simulation, Space, StoredAs, Written};
+use flaz_engine::advise::{Advisor, Observed, Simulation, Space, StoredAs, Written};
 use flaz_engine::policy::{PolicyKind, Ring, block_key};
 use flaz_trace::{Op, Request};
 
@@ -27,7 +27,7 @@ const STEP: u64 = 4;
 /// Number of advisors: caches up to 256 TiB.
 const ADVISORS: u32 = 13;
 /// Capacities of an advisor's caches, in units of its own: four for each doubling.
-const MULTIPLES: [f64; CACHES] = [
+const MULTIPLES: [f64; 10] = [
     0.840_896_415_253_714_5,
     1.0,
     1.189_207_115_002_721,
@@ -72,8 +72,8 @@ impl Curve {
     #[must_use]
     pub fn new(policy: PolicyKind, codec: CodecChoice, contents: &Contents, curves: usize) -> Self {
         let simulation = Simulation {
-            multiples: MULTIPLES,
-            uncompressed: false,
+            multiples: &MULTIPLES,
+            codecs: false,
             regions_max: REGIONS,
             slots: (SLOTS_MAX / curves.max(1)).clamp(SLOTS_MIN, Simulation::SLOTS_LIMIT),
             shift_min: 0,
@@ -103,7 +103,7 @@ impl Curve {
 
     /// Sizes below `bytes` are not wanted: the advisors of smaller caches end, because they have the largest samples.
     pub fn forget_below(&mut self, bytes: u64) {
-        let largest = MULTIPLES[CACHES - 1] as u64;
+        let largest = MULTIPLES[MULTIPLES.len() - 1] as u64;
         self.advisors.retain(|(own, _)| own * largest >= bytes);
     }
 

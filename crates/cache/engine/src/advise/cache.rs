@@ -8,7 +8,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::table::{Place, Sizes, Table, to_size};
+use super::codecs::NEW_SHARE;
+use super::table::{Place, Sizes, Table, scaled, to_size};
 use super::{SIZE_UNIT, Simulation, Space, fragment_bytes};
 use crate::policy::{Admission, Fate, Policy, PolicyKind, Price, Ring, RingSizes};
 use crate::units::BLOCK_BYTES;
@@ -31,11 +32,78 @@ const _: () = assert!(
     "numbers of entries do not wrap within a ring"
 );
 
+/// How large the blocks of a cache are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Sizing {
+    /// As in the real cache.
+    Real,
+    /// Uncompressed, but for those of one value.
+    Uncompressed,
+    /// As `auto` would store them.
+    Auto(AutoSizes),
+}
+
+/// How large blocks would be with `auto`, in units of a new block of the real cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AutoSizes {
+    /// As new blocks.
+    pub new: f64,
+    /// When they stay.
+    pub stay: f64,
+}
+
+impl AutoSizes {
+    /// The mean size.
+    #[must_use]
+    pub fn mean(self) -> f64 {
+        NEW_SHARE * self.new + (1.0 - NEW_SHARE) * self.stay
+    }
+
+    /// The size of a block that stays, as a share of its size as a new block.
+    #[must_use]
+    pub fn kept_ratio(self) -> f64 {
+        self.stay / self.new
+    }
+}
+
+impl Default for AutoSizes {
+    /// Nothing is known.
+    fn default() -> Self {
+        Self { new: 1.0, stay: 1.0 }
+    }
+}
+
+/// An entry of a ring.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// The number of the slot, in bytes: so an entry takes three.
+    slot: [u8; 2],
+    /// The size of the block, or of its earlier version, as known when it was set last.
+    size: u8,
+}
+
+impl Entry {
+    fn new(slot: u16, size: u8) -> Self {
+        Self {
+            slot: slot.to_ne_bytes(),
+            size,
+        }
+    }
+
+    fn slot(self) -> u16 {
+        u16::from_ne_bytes(self.slot)
+    }
+
+    /// The bytes that it counts.
+    fn bytes(self, shift: u32) -> u64 {
+        (u64::from(self.size) * SIZE_UNIT) << shift
+    }
+}
+
 /// A ring. Positions are in bytes from its first entry ever.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Slots, and their sizes in this ring, as known now.
-    entries: VecDeque<(u16, u8)>,
+    entries: VecDeque<Entry>,
     /// Number of the first entry.
     first: u64,
     /// Position of the first entry.
@@ -61,13 +129,15 @@ impl Queue {
         self.end.next_multiple_of(region) - self.reclaimed
     }
 
-    /// The bytes that an entry counts.
-    fn bytes(size: u8, shift: u32) -> u64 {
-        (u64::from(size) * SIZE_UNIT) << shift
-    }
-
     fn next(&self) -> u64 {
         self.first + self.entries.len() as u64
+    }
+
+    /// The index of the entry of a block in this ring.
+    fn index_of(&self, place: Place) -> usize {
+        // Numbers wrap: no ring has as many entries.
+        let back = (self.next() as u16).wrapping_sub(place.sequence);
+        (self.entries.len().checked_sub(usize::from(back))).expect("the ring has the block")
     }
 
     /// Moves the window up to the newest `length` bytes.
@@ -77,10 +147,10 @@ impl Queue {
         if number < self.first {
             (number, position) = (self.first, self.start);
         }
-        while let Some(&(_, size)) = self.entries.get((number - self.first) as usize)
-            && position + Self::bytes(size, shift) <= limit
+        while let Some(entry) = self.entries.get((number - self.first) as usize)
+            && position + entry.bytes(shift) <= limit
         {
-            position += Self::bytes(size, shift);
+            position += entry.bytes(shift);
             number += 1;
         }
         self.window = (number, position);
@@ -93,8 +163,7 @@ pub(super) struct SimulatedCache {
     number: usize,
     /// Its capacity in units of the real one.
     multiple: f64,
-    /// All its blocks are uncompressed.
-    uncompressed: bool,
+    sizing: Sizing,
     regions_max: u64,
     policy: Box<dyn Policy>,
     rings: [Queue; 2],
@@ -102,7 +171,7 @@ pub(super) struct SimulatedCache {
     region: u64,
     regions: u64,
     blocks: u64,
-    /// Sizes of its blocks in the table, each in the ring that has it, added up.
+    /// Sizes in the entries of its blocks, added up.
     sizes: u64,
     reclaimed: bool,
     /// Entries of both rings. Each has room for all of them: while a cache fills, all of it is probation.
@@ -121,14 +190,18 @@ impl fmt::Debug for SimulatedCache {
 impl SimulatedCache {
     /// The table has slots for the blocks of the largest cache.
     pub fn new(number: usize, simulation: &Simulation, kind: PolicyKind, space: Space, shift: u32) -> Self {
-        let multiple = simulation.multiples[number];
-        let share = multiple / simulation.largest();
+        let (multiple, sizing) = simulation.cache(number);
+        let share = match sizing {
+            Sizing::Real | Sizing::Uncompressed => multiple / simulation.largest(),
+            // It may have several times as many blocks as the real cache.
+            Sizing::Auto(_) => 1.0,
+        };
         let entries_max =
             (simulation.slots as f64 * ENTRIES_PER_SLOT * share) as usize + REGIONS_MIN as usize;
         let mut cache = Self {
             number,
             multiple,
-            uncompressed: number >= simulation.capacities(),
+            sizing,
             regions_max: simulation.regions_max,
             policy: kind.build(0),
             rings: [Queue::new(entries_max), Queue::new(entries_max)],
@@ -161,7 +234,7 @@ impl SimulatedCache {
 
     pub fn memory_bytes(&self) -> usize {
         let entries: usize = self.rings.iter().map(|ring| ring.entries.capacity()).sum();
-        entries * size_of::<(u16, u8)>() + self.policy.memory_bytes()
+        entries * size_of::<Entry>() + self.policy.memory_bytes()
     }
 
     /// Whether the rings have as many entries as they may.
@@ -187,6 +260,10 @@ impl SimulatedCache {
                 if !in_window {
                     place.touch();
                     table.set_place(slot, self.number, place);
+                }
+                if let Sizing::Auto(_) = self.sizing {
+                    // By what is known now.
+                    self.resized(table, slot, table.sizes(slot), shift);
                 }
                 true
             }
@@ -222,28 +299,27 @@ impl SimulatedCache {
         }
     }
 
-    /// The sizes of the block, appended with one of `was`, become `are`.
-    pub fn resized(&mut self, table: &Table, slot: u16, was: Sizes, are: Sizes, shift: u32) {
+    /// Blocks are as large as this when they are stored from now on. With `auto`, those that are cached are, too, when they are read.
+    pub fn set_sizing(&mut self, sizing: Sizing) {
+        self.sizing = sizing;
+    }
+
+    /// The sizes of the block are `are` from now on.
+    pub fn resized(&mut self, table: &Table, slot: u16, are: Sizes, shift: u32) {
         let place = table.place(slot, self.number);
         let Some(ring) = place.ring() else { return };
-        let (was, is) = (self.size_of(was, ring), self.size_of(are, ring));
-        if was == is {
+        let is = Entry::new(slot, self.size_of(are, ring));
+        let ring = &mut self.rings[ring.index()];
+        let index = ring.index_of(place);
+        let was = std::mem::replace(&mut ring.entries[index], is);
+        if was.size == is.size {
             return;
         }
-        self.sizes = self.sizes + u64::from(is) - u64::from(was);
-        let ring = &mut self.rings[ring.index()];
-        let back = (ring.next() as u16).wrapping_sub(place.sequence);
-        let Some(index) = ring.entries.len().checked_sub(usize::from(back)) else {
-            return;
-        };
-        let entry = &mut ring.entries[index];
-        if entry.0 == slot && entry.1 == was {
-            entry.1 = is;
-            let moved = |position: u64| position + Queue::bytes(is, shift) - Queue::bytes(was, shift);
-            ring.end = moved(ring.end);
-            if ring.first + (index as u64) < ring.window.0 {
-                ring.window.1 = moved(ring.window.1);
-            }
+        self.sizes = self.sizes + u64::from(is.size) - u64::from(was.size);
+        let moved = |position: u64| position + is.bytes(shift) - was.bytes(shift);
+        ring.end = moved(ring.end);
+        if ring.first + (index as u64) < ring.window.0 {
+            ring.window.1 = moved(ring.window.1);
         }
     }
 
@@ -265,8 +341,9 @@ impl SimulatedCache {
         };
         let queue = &mut self.rings[ring.index()];
         let sequence = queue.next() as u16;
-        queue.entries.push_back((slot, size));
-        queue.end += Queue::bytes(size, shift);
+        let entry = Entry::new(slot, size);
+        queue.entries.push_back(entry);
+        queue.end += entry.bytes(shift);
         if ring == Ring::Probation {
             queue.follow(window, shift);
         }
@@ -277,19 +354,60 @@ impl SimulatedCache {
     }
 
     fn forget(&mut self, table: &mut Table, slot: u16) {
-        let ring = table.place(slot, self.number).ring().expect("it has the block");
-        table.set_place(slot, self.number, Place::default());
-        self.blocks -= 1;
-        self.sizes -= u64::from(self.size_of(table.sizes(slot), ring));
-        table.release(slot);
+        let place = table.place(slot, self.number);
+        let ring = &self.rings[place.ring().expect("it has the block").index()];
+        let entry = ring.entries[ring.index_of(place)];
+        self.leave(table, entry);
     }
 
-    /// The size that a block with these sizes has in a ring of this cache. Without compression, a block of one value takes no more.
-    fn size_of(&self, sizes: Sizes, ring: Ring) -> u8 {
-        match self.uncompressed && !sizes.has_one_value() {
-            true => to_size(fragment_bytes(BLOCK_BYTES as u64)),
-            false => sizes.of(ring),
+    /// The block of an entry is no longer cached.
+    fn leave(&mut self, table: &mut Table, entry: Entry) {
+        table.set_place(entry.slot(), self.number, Place::default());
+        self.blocks -= 1;
+        self.sizes -= u64::from(entry.size);
+        table.release(entry.slot());
+    }
+
+    /// The size that a block with these sizes has in a ring of this cache. With any codec, or none, a block of one value takes no more.
+    pub fn size_of(&self, sizes: Sizes, ring: Ring) -> u8 {
+        match self.sizing {
+            _ if sizes.has_one_value() => sizes.of(ring),
+            Sizing::Real => sizes.of(ring),
+            Sizing::Uncompressed => to_size(fragment_bytes(BLOCK_BYTES as u64)),
+            Sizing::Auto(AutoSizes { new, stay }) => {
+                let is_new = ring == Ring::Probation || sizes.is_new_in_main();
+                let ratio = if is_new { new } else { stay };
+                scaled(sizes.of(Ring::Probation), ratio)
+            }
         }
+    }
+
+    /// Checks that the sums are those of the entries.
+    #[cfg(test)]
+    pub fn check(&self, table: &Table, shift: u32) {
+        let (mut blocks, mut sizes) = (0, 0);
+        for ring in Ring::ALL {
+            let queue = &self.rings[ring.index()];
+            let bytes: u64 = queue.entries.iter().map(|entry| entry.bytes(shift)).sum();
+            assert_eq!(queue.start + bytes, queue.end, "{self:?}");
+            let before = (queue.window.0 - queue.first.min(queue.window.0)) as usize;
+            let bytes: u64 = queue
+                .entries
+                .iter()
+                .take(before)
+                .map(|entry| entry.bytes(shift))
+                .sum();
+            assert!(before == 0 || queue.start + bytes == queue.window.1, "{self:?}");
+            for (number, entry) in (queue.first..).zip(&queue.entries) {
+                let slot = entry.slot();
+                let place = (slot != NO_SLOT).then(|| table.place(slot, self.number));
+                if place.is_some_and(|it| it.ring() == Some(ring) && it.sequence == number as u16) {
+                    blocks += 1;
+                    sizes += u64::from(entry.size);
+                }
+            }
+        }
+        assert_eq!((blocks, sizes), (self.blocks, self.sizes), "{self:?}");
     }
 
     fn sizes_of_rings(&self) -> RingSizes {
@@ -337,11 +455,12 @@ impl SimulatedCache {
                 return true;
             }
             let number = queue.first as u16;
-            let Some((slot, size)) = queue.entries.pop_front() else {
+            let Some(entry) = queue.entries.pop_front() else {
                 return true;
             };
             queue.first += 1;
-            queue.start += Queue::bytes(size, shift);
+            queue.start += entry.bytes(shift);
+            let slot = entry.slot();
             if slot == NO_SLOT {
                 continue;
             }
@@ -349,15 +468,15 @@ impl SimulatedCache {
             if place.ring() != Some(ring) || place.sequence != number {
                 continue;
             }
-            let price = Price::of(u64::from(size) * SIZE_UNIT, mean);
+            let price = Price::of(u64::from(entry.size) * SIZE_UNIT, mean);
             match self.policy.reclaim(ring, table.key(slot), place.hits(), price) {
                 Fate::Keep { ring, hits } => {
                     table.hold(slot);
-                    self.forget(table, slot);
+                    self.leave(table, entry);
                     self.append(table, slot, ring, hits, shift);
                     table.release(slot);
                 }
-                Fate::Drop => self.forget(table, slot),
+                Fate::Drop => self.leave(table, entry),
             }
         }
     }
@@ -371,7 +490,8 @@ impl SimulatedCache {
             queue.end = start;
             queue.window = (first, start);
             let mut kept = VecDeque::with_capacity(entries.capacity());
-            for (number, (slot, size)) in (first..).zip(entries) {
+            for (number, entry) in (first..).zip(entries) {
+                let slot = entry.slot();
                 let is_stale = slot == NO_SLOT || {
                     let place = table.place(slot, self.number);
                     place.ring() != Some(ring) || place.sequence != number as u16
@@ -381,7 +501,7 @@ impl SimulatedCache {
                     true if number.is_multiple_of(2) => NO_SLOT,
                     true => continue,
                     false if gone(table.key(slot)) => {
-                        self.forget(table, slot);
+                        self.leave(table, entry);
                         continue;
                     }
                     false => {
@@ -391,8 +511,12 @@ impl SimulatedCache {
                         slot
                     }
                 };
-                kept.push_back((slot, size));
-                self.rings[ring.index()].end += Queue::bytes(size, shift);
+                let entry = Entry {
+                    slot: slot.to_ne_bytes(),
+                    ..entry
+                };
+                kept.push_back(entry);
+                self.rings[ring.index()].end += entry.bytes(shift);
             }
             self.rings[ring.index()].entries = kept;
         }

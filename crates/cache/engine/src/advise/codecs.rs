@@ -13,6 +13,7 @@ use flaz_codec::{
 use flaz_device::Nanos;
 
 use super::GROUPS;
+use super::cache::AutoSizes;
 use super::trial::{GAIN_ERROR, TRIALS_MIN, Trial};
 use crate::format::extent::FRAGMENT_HEADER_BYTES;
 use crate::format::group::{GROUP_BLOCKS_MAX, GROUP_STORED_MAX, MEMBER_CHECKSUM_BYTES};
@@ -31,17 +32,17 @@ pub const FORMS: usize = 6;
 const SECOND: usize = 4;
 const GROUP: usize = 5;
 /// Of a cache with `auto`, the share of the blocks that are new: those of probation.
-const NEW_SHARE: f64 = 0.07;
+pub(super) const NEW_SHARE: f64 = 0.07;
 /// How much of what groups of four would save is saved: many blocks stay without neighbours. From replays; see `docs/advise.md`.
 const GROUPED_SHARE: f64 = 1.0 / 3.0;
 /// Standard error of both, as a share of the capacity. From the same replays.
 const AUTO_ERROR: f64 = 0.03;
 /// By how much a dictionary may raise the compression ratio, if too few blocks were tried: see `docs/advise.md`.
 const DICTIONARY_GAIN_MAX: f64 = 0.5;
-/// With fewer samples, they say nothing about blocks that stay.
-const KEPT_SAMPLES_MIN: f64 = 32.0;
-/// And it is not less than this.
-const KEPT_RATIO_MIN: f64 = 0.1;
+/// With fewer samples, they say nothing about the sizes with `auto`.
+const AUTO_SAMPLES_MIN: f64 = 32.0;
+/// Blocks that stay are not expected to be smaller than this share of new ones.
+const STAY_MIN: f64 = 0.1;
 /// Members of a group that a hit restores, on average.
 const RESTORED_MEMBERS: f64 = 2.5;
 /// Of the blocks that are stored, one in so many is sampled.
@@ -49,7 +50,7 @@ const BLOCKS_PER_SAMPLE: u32 = 256;
 /// Time between two samples of a cache, at least: with high effort a sample takes up to 2.2 ms of a processor, and one in five may be a
 /// trial, so all of them at most 1 %.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Samples of a shard that count. With as many, all of them count half from then on.
+/// Samples that count. With as many, all of them count half from then on.
 const SAMPLES_MAX: f64 = 8192.0;
 
 /// The codecs, from the fastest.
@@ -159,15 +160,15 @@ impl Compressed {
         }
     }
 
-    /// Of the bytes with `auto`, those that a dictionary would make fewer.
-    fn bytes_without_dictionary(&self) -> f64 {
+    /// Of the bytes with `auto`, those that a dictionary would make fewer: while the block is new, and on average.
+    fn bytes_without_dictionary(&self) -> [f64; 2] {
         let new = match self.new {
             SECOND => self.bytes(SECOND),
             _ => 0.0,
         };
         match self.has_dictionary {
-            true => 0.0,
-            false => auto(new, self.bytes(SECOND), self.bytes(GROUP)),
+            true => [0.0; 2],
+            false => [new, auto(new, self.bytes(SECOND), self.bytes(GROUP))],
         }
     }
 
@@ -226,6 +227,8 @@ pub struct CodecSamples {
     pub bytes: [[f64; GROUPS]; CODECS],
     /// Bytes that they take with `auto` while they are new.
     pub new_bytes: f64,
+    /// Of these, those that a dictionary would make fewer.
+    pub new_without_dictionary: f64,
     /// Of the bytes with `auto`, those that a dictionary would make fewer, by group.
     pub without_dictionary: [f64; GROUPS],
     /// Nanoseconds to restore them, by codec.
@@ -250,7 +253,9 @@ impl CodecSamples {
         self.blocks[group] += 1.0;
         self.now_bytes[group] += fragment_bytes(now) as f64;
         self.new_bytes += compressed.bytes(compressed.new);
-        self.without_dictionary[group] += compressed.bytes_without_dictionary();
+        let [new, all] = compressed.bytes_without_dictionary();
+        self.new_without_dictionary += new;
+        self.without_dictionary[group] += all;
         if let Some(trial) = &compressed.trial {
             self.trials[group].add(trial);
         }
@@ -282,7 +287,7 @@ impl CodecSamples {
         (self.bytes.iter_mut().flatten())
             .chain(&mut self.blocks)
             .chain(&mut self.now_bytes)
-            .chain([&mut self.new_bytes])
+            .chain([&mut self.new_bytes, &mut self.new_without_dictionary])
             .chain(&mut self.without_dictionary)
             .chain(&mut self.decode_ns)
             .chain(self.trials.iter_mut().flat_map(Trial::counts))
@@ -298,14 +303,23 @@ impl CodecSamples {
         self.count() * BLOCK_BYTES as f64 / self.bytes_with(codec, gain, None).max(1.0)
     }
 
-    /// How much of the size of a new block it has when it stays, with `auto`, and with the dictionary that there will be, if that was
-    /// tried here. `None`: too few blocks were sampled.
+    /// The sizes of blocks with `auto`, with the dictionary that it has or will have, if enough blocks were tried. `in_use`: the codec
+    /// whose new blocks they are compared with, if it is in the comparison. `None`: too few blocks were sampled.
     #[must_use]
-    pub fn kept_ratio(&self) -> Option<f64> {
+    pub fn auto_sizes(&self, in_use: Option<usize>) -> Option<AutoSizes> {
         let gain = self.dictionary_gain(AUTO, None).unwrap_or(0.0);
-        let stay = (self.bytes_with(AUTO, gain, None) - NEW_SHARE * self.new_bytes) / (1.0 - NEW_SHARE);
-        let is_enough = self.count() >= KEPT_SAMPLES_MIN && self.new_bytes > 0.0;
-        is_enough.then(|| (stay / self.new_bytes).clamp(KEPT_RATIO_MIN, 1.0))
+        let new = self.new_bytes - self.new_without_dictionary * gain / (1.0 + gain);
+        let stay = (self.bytes_with(AUTO, gain, None) - NEW_SHARE * new) / (1.0 - NEW_SHARE);
+        let now = match in_use {
+            Some(AUTO) => new,
+            Some(codec) => sum(&self.bytes[codec], None),
+            None => sum(&self.now_bytes, None),
+        };
+        let is_enough = self.count() >= AUTO_SAMPLES_MIN && now > 0.0 && new > 0.0;
+        is_enough.then(|| AutoSizes {
+            new: new / now,
+            stay: new / now * (stay / new).clamp(STAY_MIN, 1.0),
+        })
     }
 
     /// How many times as many blocks a cache would have with a codec, from sizes by group: the value without each group in turn

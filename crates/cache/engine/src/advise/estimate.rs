@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{CACHES, CodecSamples, GROUPS, MULTIPLES, NONE, REAL, UNCOMPRESSED};
+use super::{AUTO, CACHES, CodecSamples, GROUPS, MULTIPLES, NONE, REAL, STORED_BY_AUTO, UNCOMPRESSED};
 
 /// Student's t for a 95 % interval from [`GROUPS`] parts.
 const T_95: f64 = 2.365;
@@ -30,8 +30,8 @@ pub struct Observed {
     pub cache_hits: [[f64; GROUPS]; CACHES],
     /// The sample has one block in 2^`shift`; of several shards, the most.
     pub shift: u32,
-    /// How many of the simulated caches have been full, from the smallest, but for the one with uncompressed blocks; of several
-    /// shards, the fewest.
+    /// How many of the simulated caches have been full, from the smallest, but for those with other codecs; of several shards, the
+    /// fewest.
     pub full: u32,
     /// Whether the cache had blocks when the simulated caches were empty.
     pub warm: bool,
@@ -131,15 +131,17 @@ impl Observed {
     /// The hit ratio with `multiple` times the capacity, from 1/4 to 4.
     #[must_use]
     pub fn hit_ratio_at(&self, multiple: f64) -> Estimate {
-        self.hit_ratio_with(&self.hits_at(multiple), multiple)
+        self.hit_ratio_with(&self.hits_at(multiple), multiple.log2().abs().min(1.0))
     }
 
-    /// The hit ratio of a cache whose simulation has these hits, and `multiple` times the capacity.
-    fn hit_ratio_with(&self, hits: &[f64; GROUPS], multiple: f64) -> Estimate {
-        let (gains, bases) = (self.gains(hits), self.bases(multiple));
-        let (sum, base) = (gains.iter().sum::<f64>(), bases.iter().sum::<f64>().max(1.0));
+    /// The hit ratio of a cache whose simulation has these hits. `distance`: how different it is from the real one, from 0 to 1.
+    fn hit_ratio_with(&self, hits: &[f64; GROUPS], distance: f64) -> Estimate {
+        let gains = self.gains(hits);
+        let sum = gains.iter().sum::<f64>();
+        let bases = self.bases(sum > 0.0);
+        let base = bases.iter().sum::<f64>().max(1.0);
         // Of the misses that were measured, as many become hits as in the sample; or misses of the hits.
-        let measured = match multiple > 1.0 {
+        let measured = match sum > 0.0 {
             true => 1.0 - self.hit_ratio(),
             false => self.hit_ratio(),
         };
@@ -151,7 +153,6 @@ impl Observed {
         // A sample of half of the blocks has half of the variance: the other half is known.
         let unknown = 1.0 - 1.0 / (1_u64 << self.shift) as f64;
         let sampling = T_95 * (squares * groups / (groups - 1.0) * unknown).sqrt() / base * measured;
-        let distance = multiple.log2().abs().min(1.0);
         let half = sampling + MODEL_ERROR * distance;
         Estimate {
             value,
@@ -165,48 +166,47 @@ impl Observed {
     #[must_use]
     pub fn with_codec(&self, codec: usize, now: Option<usize>) -> CodecEstimate {
         let (factor, error) = self.codecs.capacity_factor(codec, now);
-        if codec == NONE {
-            let mut hit_ratio = self.hit_ratio_with(&self.cache_hits[UNCOMPRESSED], factor);
-            if now.is_some() {
-                // Its own sizes are known, those of the blocks that stay in the real cache are not.
-                let [less, more] = [-2.0, 2.0].map(|times| self.hit_ratio_at(factor + times * error).value);
-                let half = (more - less).abs() / 2.0;
-                hit_ratio.low = (hit_ratio.low - half).max(0.0);
-                hit_ratio.high = (hit_ratio.high + half).min(1.0);
-            }
-            return CodecEstimate {
-                factor,
-                error,
-                hit_ratio,
-            };
-        }
-        let unknown = self.codecs.unknown_gain(codec);
-        let middle = self.hit_ratio_at(factor);
-        let low = self.hit_ratio_at(factor - 2.0 * error);
-        let high = self.hit_ratio_at((factor + 2.0 * error) * unknown);
+        let simulated = match codec {
+            NONE => Some(UNCOMPRESSED),
+            AUTO if now != Some(AUTO) => Some(STORED_BY_AUTO),
+            _ => None,
+        };
+        let middle = match simulated {
+            Some(cache) => self.hit_ratio_with(&self.cache_hits[cache], 1.0),
+            None => self.hit_ratio_at(factor),
+        };
+        // Without compression, the sizes are known, if those of the blocks that stay in the real cache are.
+        let error_of_sizes = if codec == NONE && now.is_none() {
+            0.0
+        } else {
+            error
+        };
+        let curve = |factor| self.hit_ratio_at(factor).value;
+        let least = curve(factor - 2.0 * error_of_sizes);
+        let most = curve((factor + 2.0 * error_of_sizes) * self.codecs.unknown_gain(codec));
         CodecEstimate {
             factor,
             error,
             hit_ratio: Estimate {
-                low: middle.low.min(low.low),
-                high: middle.high.max(high.high),
+                low: (middle.low - (curve(factor) - least).max(0.0)).max(0.0),
+                high: (middle.high + (most - curve(factor)).max(0.0)).min(1.0),
                 ..middle
             },
         }
     }
 
-    /// The simulated misses at the real capacity, of which a larger cache gains, or the hits, of which a smaller one loses; by part
-    /// of the sample.
-    fn bases(&self, multiple: f64) -> [f64; GROUPS] {
+    /// The simulated misses at the real capacity, of which a better cache gains, or the hits, of which a worse one loses; by part of the
+    /// sample.
+    fn bases(&self, is_better: bool) -> [f64; GROUPS] {
         let hits = &self.cache_hits[REAL];
-        std::array::from_fn(|group| match multiple > 1.0 {
+        std::array::from_fn(|group| match is_better {
             true => self.group_reads[group] - hits[group],
             false => hits[group],
         })
     }
 
     /// The hits of a simulated cache of any size, by part of the sample.
-    fn hits_at(&self, multiple: f64) -> [f64; GROUPS] {
+    pub(super) fn hits_at(&self, multiple: f64) -> [f64; GROUPS] {
         let multiple = multiple.clamp(MULTIPLES[0], MULTIPLES[MULTIPLES.len() - 1]);
         let above = MULTIPLES
             .partition_point(|it| *it < multiple)

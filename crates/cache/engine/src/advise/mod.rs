@@ -4,8 +4,9 @@
 //! (miniature simulation: Waldspurger et al., USENIX ATC 2017). All references to a sampled block are followed, so its reuse is
 //! seen as it is; a cache of a 1000th of the blocks on a 1000th of the references has the hit ratio of the whole. The caches
 //! obey the shard's own [`Policy`](crate::policy::Policy), over rings of regions as in the engine. Other codecs change how many
-//! blocks fit, so they are points of the same curve. One more cache has all blocks uncompressed: that is too far from what is in
-//! use, where a reclaim prefers blocks that compress well.
+//! blocks fit, so they are points of the same curve, but for two that have a simulated cache each: with uncompressed blocks, because
+//! a reclaim prefers those that compress well; and as `auto` would store them, because blocks then shrink only when a reclaim keeps
+//! them.
 //!
 //! A block has two sizes: as a new one in probation, and as one that stays in main, where `auto` compresses it again. What the real cache
 //! has not stored yet is estimated, from the blocks that its reclaims kept, and from codec samples as long as these are few: a smaller
@@ -22,6 +23,7 @@
 //! | `cache` | a simulated cache |
 //! | `codecs` | what other codecs make of stored blocks |
 //! | `trial` | what a dictionary would save |
+//! | `shared` | the codec samples of all shards |
 //! | `estimate` | [`Observed`], what was counted, and the estimates from it |
 //!
 //! Invariants: the sample of all shards takes at most [`MEMORY_BYTES_MAX`]; a block that is not in it costs a hash and a
@@ -30,6 +32,7 @@
 mod cache;
 mod codecs;
 mod estimate;
+mod shared;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -40,13 +43,15 @@ use std::time::Duration;
 
 use flaz_device::Nanos;
 
+pub use cache::AutoSizes;
 pub use codecs::{
     AUTO, CODECS, CodecSampler, CodecSamples, Common, Compressed, FORMS, LZ4, NONE, codecs, fragment_bytes,
 };
 pub use estimate::{CodecEstimate, Estimate, Observed};
+pub use shared::SharedSamples;
 pub use trial::{History, Trial};
 
-use self::cache::SimulatedCache;
+use self::cache::{SimulatedCache, Sizing};
 use self::table::{Sizes, Table, scaled, to_size};
 use crate::policy::{PolicyKind, Ring};
 use crate::units::BLOCK_BYTES;
@@ -57,10 +62,12 @@ pub const MEMORY_BYTES_MAX: usize = 1 << 20;
 pub const SHARDS_MAX: u32 = 8;
 /// Blocks in the sample, of all shards.
 const SLOTS_MAX: usize = 10_200;
-/// Number of simulated caches.
-pub const CACHES: usize = 10;
+/// Number of simulated caches, at most.
+pub const CACHES: usize = 11;
 /// The one with uncompressed blocks, of the real capacity.
-const UNCOMPRESSED: usize = CACHES - 1;
+const UNCOMPRESSED: usize = CACHES - 2;
+/// The one with blocks as `auto` would store them, of the real capacity.
+const STORED_BY_AUTO: usize = CACHES - 1;
 /// The capacities of the others, in units of the real one.
 pub const MULTIPLES: [f64; UNCOMPRESSED] = [
     0.25,
@@ -81,8 +88,10 @@ pub const GROUPS: usize = 8;
 const SIZE_UNIT: u64 = 32;
 /// The sample has at most one block in 2^this: what it costs must stay below 1 % of what a request costs.
 const SHIFT_MIN: u32 = 3;
-/// And at least one in 2^this.
-const SHIFT_MAX: u32 = 20;
+/// And at least one in 2^this: enough for a shard of 1 TiB with blocks that compress 64:1.
+const SHIFT_MAX: u32 = 26;
+/// The hits of the cache with `auto` are estimated anew when the sizes differ by more than this share from those with which they began.
+const SIZES_DIFFER: f64 = 0.05;
 /// What was counted this long ago counts half.
 pub const HALF_LIFE: Duration = Duration::from_secs(12 * 3600);
 
@@ -128,10 +137,10 @@ pub enum StoredAs {
 /// Which caches an advisor simulates, and on how large a sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation {
-    /// Their capacities, in units of the real one, ascending; the last one may be [`Simulation::uncompressed`].
-    pub multiples: [f64; CACHES],
-    /// The last cache has all blocks uncompressed.
-    pub uncompressed: bool,
+    /// Their capacities, in units of the real one, ascending: at most [`CACHES`].
+    pub multiples: &'static [f64],
+    /// There are two more caches, of the real capacity, with other codecs. Then `multiples` must be [`MULTIPLES`].
+    pub codecs: bool,
     /// Regions of a simulated cache, at most. A larger one has larger regions.
     pub regions_max: u64,
     /// Blocks in the sample, at most: [`Simulation::SLOTS_LIMIT`] or less.
@@ -147,8 +156,8 @@ impl Simulation {
     /// That of a shard of a live cache with so many, or of [`SHARDS_MAX`].
     fn live(shards: u32) -> Self {
         Self {
-            multiples: std::array::from_fn(|number| MULTIPLES.get(number).copied().unwrap_or(1.0)),
-            uncompressed: true,
+            multiples: &MULTIPLES,
+            codecs: true,
             regions_max: u64::MAX,
             slots: SLOTS_MAX / shards.clamp(1, SHARDS_MAX) as usize,
             shift_min: SHIFT_MIN,
@@ -156,12 +165,24 @@ impl Simulation {
     }
 
     fn largest(&self) -> f64 {
-        self.multiples[self.capacities() - 1]
+        self.multiples.last().copied().unwrap_or(1.0)
     }
 
-    /// The number of caches whose blocks are as large as in the real one.
-    fn capacities(&self) -> usize {
-        CACHES - usize::from(self.uncompressed)
+    /// The number of caches.
+    fn caches(&self) -> usize {
+        match self.codecs {
+            true => CACHES,
+            false => self.multiples.len(),
+        }
+    }
+
+    /// The capacity of a cache, in units of the real one, and how large its blocks are.
+    fn cache(&self, number: usize) -> (f64, Sizing) {
+        match (self.multiples.get(number), number) {
+            (Some(multiple), _) => (*multiple, Sizing::Real),
+            (None, UNCOMPRESSED) => (1.0, Sizing::Uncompressed),
+            (None, _) => (1.0, Sizing::Auto(AutoSizes::default())),
+        }
     }
 
     /// How many blocks may be sampled, if none compresses. When they do, half of them leave.
@@ -186,6 +207,10 @@ pub struct Advisor {
     mean_size: u64,
     /// The latest blocks that a reclaim kept.
     kept: Kept,
+    /// The sizes that blocks would have with `auto`, if it is not in use.
+    auto: Option<AutoSizes>,
+    /// Those with which the hits of its simulated cache began to count.
+    auto_since: AutoSizes,
     observed: Observed,
     /// When the counts began.
     began: Nanos,
@@ -257,7 +282,7 @@ impl Advisor {
     /// With other simulated caches, or another sample, than the advisors of a live cache.
     ///
     /// # Panics
-    /// If the sample has more than [`Simulation::SLOTS_LIMIT`] slots.
+    /// If the sample has more than [`Simulation::SLOTS_LIMIT`] slots, or the simulation other caches than it may have.
     #[must_use]
     pub fn simulating(
         simulation: Simulation,
@@ -266,10 +291,12 @@ impl Advisor {
         warm: bool,
         now: Nanos,
     ) -> Self {
+        let (slots, multiples) = (simulation.slots, simulation.multiples);
+        assert!(slots <= Simulation::SLOTS_LIMIT, "{slots} slots");
+        let is_live = multiples == MULTIPLES;
         assert!(
-            simulation.slots <= Simulation::SLOTS_LIMIT,
-            "{} slots",
-            simulation.slots
+            is_live || !simulation.codecs && multiples.len() <= CACHES,
+            "{multiples:?}"
         );
         let mut advisor = Self {
             kind,
@@ -280,6 +307,8 @@ impl Advisor {
             caches: Vec::new(),
             mean_size: u64::from(to_size(BLOCK_BYTES as u64)) << MEAN_SHIFT,
             kept: Kept::new(),
+            auto: Some(AutoSizes::default()),
+            auto_since: AutoSizes::default(),
             observed: Observed::default(),
             began: now,
             faded: now,
@@ -294,7 +323,8 @@ impl Advisor {
     fn build(&mut self) {
         self.table = Table::new(self.simulation.slots);
         let cache = |number| SimulatedCache::new(number, &self.simulation, self.kind, self.space, self.shift);
-        self.caches = (0..CACHES).map(cache).collect();
+        self.caches = (0..self.simulation.caches()).map(cache).collect();
+        self.set_auto_sizes();
         self.full = 0;
     }
 
@@ -351,7 +381,7 @@ impl Advisor {
         }
         self.table.release(slot);
         self.keep_small();
-        let capacities = self.simulation.capacities();
+        let capacities = self.simulation.multiples.len();
         while self.caches[..capacities]
             .get(self.full)
             .is_some_and(SimulatedCache::was_full)
@@ -406,9 +436,14 @@ impl Advisor {
                 None => (was.with(Ring::Main, is)).with_estimate(Ring::Probation, scaled(is, 1.0 / ratio)),
             },
             StoredAs::Written(Ring::Probation) => as_new.with_estimate(Ring::Main, scaled(is, ratio)),
-            StoredAs::Written(Ring::Main) => as_new.with(Ring::Main, is),
+            StoredAs::Written(Ring::Main) => as_new.with_new_in_main(is),
             StoredAs::Kept => was.with_reclaimed(is),
-            StoredAs::Moved => was.with(Ring::Main, is),
+            StoredAs::Moved => was.with_new_in_main(is),
+        };
+        let are = match (stored_as, was.known(Ring::Probation)) {
+            (StoredAs::Kept, None) => are.with_estimate(Ring::Probation, scaled(is, 1.0 / ratio)),
+            (StoredAs::Moved, None) => are.with_estimate(Ring::Probation, is),
+            _ => are,
         };
         let are = are.of_one_value(bytes == 0);
         if stored_as == StoredAs::Kept
@@ -425,10 +460,31 @@ impl Advisor {
         self.kept.expected = ratio;
     }
 
+    /// Sets the sizes that blocks would have with `auto`. `None`: it is in use.
+    ///
+    /// If they are others than before, what was counted with those is replaced by the hits at the capacity that corresponds to the new
+    /// ones.
+    pub fn expect_auto(&mut self, sizes: Option<AutoSizes>) {
+        self.auto = sizes;
+        self.set_auto_sizes();
+        let sizes = sizes.unwrap_or_default();
+        let factor = self.auto_since.mean() / sizes.mean();
+        if !(1.0 - SIZES_DIFFER..1.0 + SIZES_DIFFER).contains(&factor) {
+            self.auto_since = sizes;
+            self.observed.cache_hits[STORED_BY_AUTO] = self.observed.hits_at(1.0 / sizes.mean());
+        }
+    }
+
+    fn set_auto_sizes(&mut self) {
+        if let (true, Some(cache)) = (self.simulation.codecs, self.caches.get_mut(STORED_BY_AUTO)) {
+            cache.set_sizing(self.auto.map_or(Sizing::Real, Sizing::Auto));
+        }
+    }
+
     fn set_sizes(&mut self, slot: u16, was: Sizes, are: Sizes) {
         if was != are {
             for cache in &mut self.caches {
-                cache.resized(&self.table, slot, was, are, self.shift);
+                cache.resized(&self.table, slot, are, self.shift);
             }
             self.table.set_sizes(slot, are);
         }
@@ -447,6 +503,14 @@ impl Advisor {
             warm: self.warm,
             ..self.observed
         }
+    }
+
+    /// Checks the sums of the simulated caches.
+    #[cfg(test)]
+    fn check(&self) {
+        self.caches
+            .iter()
+            .for_each(|cache| cache.check(&self.table, self.shift));
     }
 
     /// Memory that it takes, in bytes.
@@ -483,13 +547,14 @@ impl Advisor {
         Sizes::estimated(size, scaled(size, self.kept.ratio()))
     }
 
-    /// With too many blocks, half of them leave the sample.
+    /// With too many blocks, half of them leave the sample. If it has as few as it may, the simulation begins anew.
     fn keep_small(&mut self) {
         let is_full = self.table.is_full() || self.caches.iter().any(SimulatedCache::is_crowded);
-        if !is_full || self.shift == SHIFT_MAX {
-            return;
+        match is_full {
+            true if self.shift == SHIFT_MAX => self.build(),
+            true => self.thin_out(),
+            false => {}
         }
-        self.thin_out();
     }
 
     /// Half of the blocks leave the sample.

@@ -3,7 +3,7 @@
 //! Invariants: a block has one slot; a slot is in use as long as one of the caches has the block, or the reference to it lasts; no
 //! more than [`Table::new`] got are in use. Memory is allocated once.
 
-use super::{CACHES, SIZE_UNIT, fragment_bytes};
+use super::{CACHES, SHIFT_MAX, SIZE_UNIT, fragment_bytes};
 use crate::policy::{HITS_MAX, Ring};
 use crate::units::BLOCK_BYTES;
 
@@ -70,43 +70,70 @@ struct Slot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     bytes: [u8; 2],
-    known: [bool; 2],
-    /// A reclaim has made it as large as it is in main, so it will do so again.
-    reclaimed: bool,
-    /// All its bytes have one value: it takes no space, with any codec or none.
-    one_value: bool,
+    flags: u8,
 }
+
+/// The size in probation is that which the cache has stored; twice that: the one in main.
+const KNOWN: u8 = 1;
+/// A reclaim has made the block as large as it is in main, so it will do so again.
+const RECLAIMED: u8 = 4;
+/// All bytes of the block have one value: it takes no space, with any codec or none.
+const ONE_VALUE: u8 = 8;
+/// In main it is as large as a new block: a client wrote it there, or it is dirty.
+const NEW_IN_MAIN: u8 = 16;
 
 impl Sizes {
     /// Both are estimated.
     pub fn estimated(new: u8, kept: u8) -> Self {
         Self {
             bytes: [new, kept],
-            ..Self::default()
+            flags: 0,
         }
     }
 
+    fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, to: bool) {
+        self.flags = match to {
+            true => self.flags | flag,
+            false => self.flags & !flag,
+        };
+    }
+
     pub fn has_one_value(self) -> bool {
-        self.one_value
+        self.has(ONE_VALUE)
     }
 
     /// With contents that take no space, or others.
     pub fn of_one_value(mut self, one_value: bool) -> Self {
-        self.one_value = one_value;
+        self.set(ONE_VALUE, one_value);
         self
+    }
+
+    /// Whether the block is not compressed again in main, as it is now.
+    pub fn is_new_in_main(self) -> bool {
+        self.has(NEW_IN_MAIN)
+    }
+
+    /// With a size in main as of a new block that the cache has stored there.
+    pub fn with_new_in_main(self, size: u8) -> Self {
+        let mut sizes = self.with(Ring::Main, size);
+        sizes.set(NEW_IN_MAIN, true);
+        sizes
     }
 
     /// The size in main, if a reclaim has made it so.
     pub fn reclaimed(self) -> Option<u8> {
-        self.reclaimed.then(|| self.of(Ring::Main))
+        self.has(RECLAIMED).then(|| self.of(Ring::Main))
     }
 
     /// With the size that a reclaim has made of it.
     pub fn with_reclaimed(self, size: u8) -> Self {
-        Self {
-            reclaimed: true,
-            ..self.with(Ring::Main, size)
-        }
+        let mut sizes = self.with(Ring::Main, size);
+        sizes.set(RECLAIMED, true);
+        sizes
     }
 
     pub fn of(self, ring: Ring) -> u8 {
@@ -115,20 +142,25 @@ impl Sizes {
 
     /// The size in a ring if the cache has stored the block there.
     pub fn known(self, ring: Ring) -> Option<u8> {
-        self.known[ring.index()].then(|| self.of(ring))
+        self.has(KNOWN << ring.index()).then(|| self.of(ring))
     }
 
     /// With the size that the cache has stored.
-    pub fn with(mut self, ring: Ring, size: u8) -> Self {
-        (self.bytes[ring.index()], self.known[ring.index()]) = (size, true);
-        self.reclaimed &= ring != Ring::Main;
-        self
+    pub fn with(self, ring: Ring, size: u8) -> Self {
+        self.changed(ring, size, true)
     }
 
     /// With an estimated size.
-    pub fn with_estimate(mut self, ring: Ring, size: u8) -> Self {
-        (self.bytes[ring.index()], self.known[ring.index()]) = (size, false);
-        self.reclaimed &= ring != Ring::Main;
+    pub fn with_estimate(self, ring: Ring, size: u8) -> Self {
+        self.changed(ring, size, false)
+    }
+
+    fn changed(mut self, ring: Ring, size: u8, known: bool) -> Self {
+        self.bytes[ring.index()] = size;
+        self.set(KNOWN << ring.index(), known);
+        if ring == Ring::Main {
+            self.set(RECLAIMED | NEW_IN_MAIN, false);
+        }
         self
     }
 }
@@ -140,9 +172,7 @@ const FREE: Slot = Slot {
     users: 0,
     sizes: Sizes {
         bytes: [0; 2],
-        known: [false; 2],
-        reclaimed: false,
-        one_value: false,
+        flags: 0,
     },
 };
 
@@ -181,7 +211,7 @@ impl Table {
 
     /// The low bits of a key choose the sample, the high ones the place in a ghost: these are others.
     fn home(&self, key: u64) -> usize {
-        (key >> 20) as usize & (self.index.len() - 1)
+        (key >> SHIFT_MAX) as usize & (self.index.len() - 1)
     }
 
     pub fn find(&self, key: u64) -> Option<u16> {

@@ -206,6 +206,142 @@ fn a_cache_without_compression_is_simulated_with_its_own_sizes() {
     );
 }
 
+/// With another codec in use, a simulated cache has blocks as `auto` would store them. With `auto` in use, it has what the others have.
+#[test]
+fn a_cache_with_auto_is_simulated_with_blocks_that_shrink_when_they_stay() {
+    let follow = |in_use: bool, new: f64, stay: f64| {
+        let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(4000), 1, false, NOW);
+        match in_use {
+            true => advisor.expect_kept(stay / new),
+            false => advisor.expect_auto(Some(AutoSizes { new, stay })),
+        }
+        if in_use {
+            advisor.expect_auto(None);
+        }
+        let bytes = if in_use { 3072.0 * new } else { 3072.0 };
+        follow(&mut advisor, references(300_000, 1), |_| bytes as u64, |_| false);
+        advisor.check();
+        advisor.observed(NOW)
+    };
+    let real = |observed: Observed| observed.simulated();
+    let by_auto =
+        |observed: Observed| observed.cache_hits[STORED_BY_AUTO].iter().sum::<f64>() / observed.reads;
+    for (new, stay) in [(1.0, 1.0), (1.0, 0.5), (0.75, 0.25)] {
+        let (lz4, auto) = (follow(false, new, stay), follow(true, new, stay));
+        assert_eq!(auto.shift, SHIFT_MIN, "the samples are the same");
+        let expected = real(auto);
+        assert!(
+            (by_auto(lz4) - expected).abs() < 1e-3,
+            "{}, expected {expected}",
+            by_auto(lz4)
+        );
+        assert_eq!(by_auto(auto), expected, "it is in use");
+        assert!(
+            expected >= real(lz4) + 0.05 * (1.0 - stay),
+            "{expected}, {} without",
+            real(lz4)
+        );
+        let measured = Observed {
+            hits: lz4.simulated() * lz4.reads,
+            ..lz4
+        };
+        let estimate = measured.with_codec(AUTO, None).hit_ratio.value;
+        // Of the misses, as large a share becomes hits; the sample has a few of the hottest blocks too many.
+        let (gain, simulated) = (estimate - real(lz4), expected - real(lz4));
+        assert!(
+            (gain - simulated).abs() <= 0.5 * simulated,
+            "{gain}, simulated {simulated}"
+        );
+    }
+}
+
+/// When sizes with `auto` become known, or others, earlier counts are replaced by the curve at that capacity.
+#[test]
+fn hits_with_sizes_of_before_do_not_count() {
+    let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(4000), 1, false, NOW);
+    follow(&mut advisor, references(300_000, 1), |_| 3072, |_| false);
+    let by_auto = |advisor: &Advisor| {
+        let observed = advisor.observed(NOW);
+        observed.cache_hits[STORED_BY_AUTO].iter().sum::<f64>() / observed.reads - observed.simulated()
+    };
+    assert_eq!(by_auto(&advisor), 0.0, "nothing is known");
+    let half = AutoSizes { new: 0.5, stay: 0.5 };
+    advisor.expect_auto(Some(half));
+    let gain = advisor.observed(NOW).gain(2.0);
+    assert!(gain > 0.04 && (by_auto(&advisor) - gain).abs() < 1e-9, "{gain}");
+    let known = by_auto(&advisor);
+    advisor.expect_auto(Some(AutoSizes { stay: 0.51, ..half }));
+    assert_eq!(by_auto(&advisor), known, "about the same");
+    advisor.expect_auto(None);
+    assert_eq!(by_auto(&advisor), 0.0, "it is in use");
+}
+
+/// A client's write of a block that stays is as large as a new one, until a reclaim compresses it again; a dirty block is not.
+#[test]
+fn what_clients_write_is_not_smaller_in_main_at_once() {
+    let size_after = |stored_as: &[StoredAs]| {
+        let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(4000), 1, false, NOW);
+        advisor.expect_auto(Some(AutoSizes { new: 1.0, stay: 0.5 }));
+        let mut keys = (0..).map(block_key);
+        let key = keys
+            .find(|key| key & advisor.mask() == 0)
+            .expect("one is sampled");
+        advisor.read(key, false, NOW);
+        for stored_as in stored_as {
+            advisor.stored(key, 3200, *stored_as);
+        }
+        let slot = advisor.table.find(key).expect("it is cached");
+        advisor.caches[STORED_BY_AUTO].size_of(advisor.table.sizes(slot), Ring::Main)
+    };
+    let (new, again) = (to_size(3200), to_size(1600));
+    let read = StoredAs::Read(Ring::Probation);
+    let written = StoredAs::Written(Ring::Main);
+    assert_eq!(size_after(&[read]), again);
+    assert_eq!(size_after(&[read, written]), new);
+    assert_eq!(size_after(&[read, written, StoredAs::Moved]), new);
+    assert_eq!(size_after(&[read, written, StoredAs::Kept]), again);
+    // Blocks of which only the size after a reclaim is known, as after a warm start.
+    assert_eq!(size_after(&[StoredAs::Kept]), again);
+    assert_eq!(size_after(&[StoredAs::Moved]), new);
+}
+
+/// Sizes with `auto` are learned while the simulated cache has blocks: the sums stay those of its blocks.
+#[test]
+fn a_simulated_cache_counts_its_blocks_as_large_as_they_were_last() {
+    let (mut advisor, mut random) = (
+        Advisor::new(PolicyKind::S3Fifo, space(9000), 1, false, NOW),
+        Random::new(5),
+    );
+    let shift = advisor.shift;
+    for (number, block) in references(600_000, 1).enumerate() {
+        let key = block_key(block);
+        if key & advisor.mask() != 0 {
+            continue;
+        }
+        match number % 7 {
+            0 => advisor.write(key, Written::Admitted),
+            1 => advisor.write(key, Written::Dropped),
+            _ => advisor.read(key, false, NOW),
+        }
+        let stored_as = match number % 11 {
+            0 => StoredAs::Kept,
+            1 => StoredAs::Moved,
+            2 => StoredAs::Written(Ring::Main),
+            3 => StoredAs::Written(Ring::Probation),
+            4 => StoredAs::Read(Ring::Main),
+            _ => StoredAs::Read(Ring::Probation),
+        };
+        advisor.stored(key, random.below(700), stored_as);
+        if number % 50 < 7 {
+            let (new, stay) = (0.2 + random.unit(), 0.1 + random.unit());
+            advisor.expect_auto((random.below(8) > 0).then_some(AutoSizes { new, stay }));
+            advisor.check();
+        }
+    }
+    assert!(advisor.full > 0, "blocks were reclaimed");
+    assert!(advisor.shift > shift, "the sample was thinned out");
+}
+
 /// However much the blocks compress, however many there are: the sample stays within its memory.
 #[test]
 fn the_memory_is_bounded() {
@@ -214,6 +350,7 @@ fn the_memory_is_bounded() {
         let mut random = Random::new(9);
         let shift = advisor.mask().count_ones();
         let all = (0..400_000).map(|_| (random.unit() * 1e7) as u64 * (u64::from(shift > 6) * 4096).max(1));
+        advisor.expect_auto(Some(AutoSizes { new: 0.5, stay: 0.1 }));
         follow(&mut advisor, all, |_| bytes, |_| false);
         // Writes leave old versions in the rings.
         for block in (0..200_000_u64).map(|it| it % 5000) {
@@ -355,6 +492,7 @@ fn the_estimate_of_auto_is_between_single_blocks_and_groups() {
         dictionary_bytes: 65536.0,
         ..CodecSamples::default()
     };
+    let mut usual = samples;
     let mut random = Random::new(1);
     let mut took = [Duration::from_nanos(1000); FORMS];
     took[FORMS - 1] = Duration::from_nanos(8000);
@@ -363,13 +501,26 @@ fn the_estimate_of_auto_is_between_single_blocks_and_groups() {
         random.fill(&mut block[..2024]);
         let compressed = Compressed::of(&block, Some(&block.repeat(4)), Effort::High, &Common::Nothing);
         samples.sample(&compressed, 2048, took);
+        let compressed = Compressed::of(&block, Some(&block.repeat(4)), Effort::Usual, &Common::Nothing);
+        usual.sample(&compressed, 2048, took);
     }
     // A third of the blocks gains what groups gain: 0.07 + 0.93 * (2/3 + 1/3 * 1/4).
     let (auto, error) = samples.capacity_factor(AUTO, None);
     assert!((auto - 1.30).abs() < 0.05, "{auto}");
-    let kept = samples.kept_ratio().expect("enough samples");
-    assert!((kept - 0.75).abs() < 0.03, "{kept}");
-    assert_eq!(CodecSamples::default().kept_ratio(), None);
+    // New blocks have LZ4 with usual effort, and its size here with high effort.
+    for samples in [samples, usual] {
+        let sizes = samples.auto_sizes(Some(LZ4)).expect("enough samples");
+        assert!(
+            (sizes.new - 1.0).abs() < 0.02 && (sizes.kept_ratio() - 0.75).abs() < 0.03,
+            "{sizes:?}"
+        );
+        let twice = samples.auto_sizes(Some(NONE)).expect("enough samples");
+        assert!(
+            (twice.new * 2.0 - sizes.new).abs() < 0.03
+                && (twice.kept_ratio() - sizes.kept_ratio()).abs() < 1e-9
+        );
+    }
+    assert_eq!(CodecSamples::default().auto_sizes(None), None);
     assert!(error > 0.03 && error < 0.06, "{error}");
     let gains = [AUTO, LZ4].map(|codec| samples.unknown_gain(codec));
     assert!(

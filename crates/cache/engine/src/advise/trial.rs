@@ -257,6 +257,23 @@ mod tests {
         assert!((factor - 20.0 / 8.8).abs() < 1e-9, "{factor}");
         let expected = factor * 0.03_f64.hypot(0.05 * 0.52);
         assert!((error - expected).abs() < 1e-9, "{error} {expected}");
+        // So do the sizes of blocks that stay, and those of new ones if they have the second codec.
+        let mut sized = samples;
+        sized.new_bytes = 12_000.0 * GROUPS as f64;
+        let sizes = sized.auto_sizes(Some(LZ4)).expect("enough");
+        assert!((sizes.new - 1.2).abs() < 1e-9, "{sizes:?}");
+        assert!(
+            (sizes.stay - (0.88 - 0.07 * 1.2) / 0.93).abs() < 1e-9,
+            "{sizes:?}"
+        );
+        sized.new_without_dictionary = sized.new_bytes;
+        let new = 1.2 / 1.3;
+        let sizes = sized.auto_sizes(Some(LZ4)).expect("enough");
+        assert!((sizes.new - new).abs() < 1e-9, "{sizes:?}");
+        assert!(
+            (sizes.stay - (0.88 - 0.07 * new) / 0.93).abs() < 1e-9,
+            "{sizes:?}"
+        );
         let mut untried = samples;
         untried.trials.iter_mut().for_each(|trial| trial.blocks = 3.9);
         assert!((untried.capacity_factor(AUTO, None).0 - 2.0).abs() < 1e-9);

@@ -45,6 +45,7 @@ use self::lifecycle::{Discard, Leave, Lifecycle, OpenOptions};
 use self::resize::Resizing;
 use self::shard_set::{GroupParts, ShardGroup, Share};
 use self::surroundings::Surroundings;
+use crate::advise::SharedSamples;
 use crate::format::superblock::Superblock;
 use crate::host_record::HostRecords;
 use crate::router::LocalShards;
@@ -121,6 +122,7 @@ impl<P: Platform> LocalCache<P> {
             share: Share::ALL,
             around: around.clone(),
             origin_writes: OriginWrites::default(),
+            codec_samples: SharedSamples::default(),
             index_memory: superblock.index_memory.map(NonZeroU64::get),
         };
         let group = ShardGroup::new(parts, settings);

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use super::error::ShardsUnreachable;
 use super::surroundings::Surroundings;
 use super::trust::Trust;
+use crate::advise::SharedSamples;
 use crate::format::superblock::Superblock;
 use crate::settings::Settings;
 use crate::shard::{
@@ -144,6 +145,8 @@ pub struct GroupParts<P: Platform> {
     pub around: Surroundings<P>,
     /// Shared by all shards of the cache.
     pub origin_writes: OriginWrites,
+    /// Shared by all shards of the cache.
+    pub codec_samples: SharedSamples,
     /// Memory for the index and all else that grows with the cache: see [`ShardParts::index_memory`].
     pub index_memory: Option<u64>,
 }
@@ -285,6 +288,7 @@ impl<P: Platform> ShardSet for ShardGroup<P> {
                 settings: settings.clone(),
                 budget_used: superblock.budget_used.map(|bytes| bytes / u64::from(count)),
                 origin_writes: self.parts.origin_writes.clone(),
+                codec_samples: self.parts.codec_samples.clone(),
                 host_records: around.host_records.clone(),
                 shared_budget: around.shared_budget.clone(),
                 index_memory: self.parts.index_memory,

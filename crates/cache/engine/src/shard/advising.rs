@@ -12,8 +12,8 @@ use flaz_device::{Env, IoBuf, Nanos, Priority};
 
 use super::{Platform, Shard};
 use crate::advise::{
-    Advisor, CodecSampler, CodecSamples, Common, Compressed, History, Observed, SHARDS_MAX, Space, StoredAs,
-    Written, fragment_bytes,
+    Advisor, AutoSizes, CodecSampler, Common, Compressed, History, Observed, SHARDS_MAX, SharedSamples,
+    Space, StoredAs, Written, codecs, fragment_bytes,
 };
 use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::policy::{PolicyKind, block_key};
@@ -27,18 +27,19 @@ pub(super) struct Following {
     mask: Cell<u64>,
     advisor: RefCell<Option<Advisor>>,
     sampler: RefCell<CodecSampler>,
-    codecs: RefCell<CodecSamples>,
+    /// Of all shards.
+    samples: SharedSamples,
     /// Of the first shard, for all.
     history: RefCell<History>,
 }
 
 impl Following {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(samples: SharedSamples) -> Self {
         Self {
             mask: Cell::new(NONE),
             advisor: RefCell::new(None),
             sampler: RefCell::default(),
-            codecs: RefCell::default(),
+            samples,
             history: RefCell::default(),
         }
     }
@@ -51,15 +52,17 @@ impl Following {
         }
     }
 
-    /// What the advisor counted in a shard of that space.
-    pub(super) fn observed(&self, kind: PolicyKind, space: Space, now: Nanos) -> Observed {
+    /// What the advisor counted in a shard of that space; in the first one, with the codec samples of all.
+    pub(super) fn observed(&self, is_first: bool, kind: PolicyKind, space: Space, now: Nanos) -> Observed {
         self.with(|advisor| advisor.fit(kind, space, now));
         let advisor = self.advisor.borrow();
         let mut observed = advisor
             .as_ref()
             .map(|advisor| advisor.observed(now))
             .unwrap_or_default();
-        observed.codecs = *self.codecs.borrow();
+        if is_first {
+            observed.codecs = self.samples.with(|samples| *samples);
+        }
         observed.memory_bytes += self.history.borrow().memory_bytes() as u64;
         observed
     }
@@ -155,14 +158,20 @@ impl<P: Platform> Shard<P> {
                 .decode(|decoders| compressed.restore(form, decoders, &mut out));
             self.env.now().since(started)
         });
-        let mut samples = self.following.codecs.borrow_mut();
-        samples.dictionary_bytes = f64::from(self.id.layout.dictionary_bytes);
-        samples.sample(&compressed, stored, took);
-        let compresses_again = self.tuning.settings().codec == CodecChoice::Auto
-            && self.second_stage.pays(self.origin.mean_read());
-        let expected = samples.kept_ratio().filter(|_| compresses_again);
-        self.following
-            .with(|advisor| advisor.expect_kept(expected.unwrap_or(1.0)));
+        let choice = self.tuning.settings().codec;
+        let is_auto = choice == CodecChoice::Auto;
+        let compresses_again = is_auto && self.second_stage.pays(self.origin.mean_read());
+        let in_use = codecs().iter().position(|codec| *codec == choice);
+        let sizes = self.following.samples.with(|samples| {
+            samples.dictionary_bytes = f64::from(self.id.layout.dictionary_bytes);
+            samples.sample(&compressed, stored, took);
+            samples.auto_sizes(in_use)
+        });
+        self.following.with(|advisor| {
+            let kept = sizes.filter(|_| compresses_again).map(AutoSizes::kept_ratio);
+            advisor.expect_kept(kept.unwrap_or(1.0));
+            advisor.expect_auto((!is_auto).then_some(sizes.unwrap_or_default()));
+        });
     }
 
     /// What a sampled block may have in common with others: the dictionary, or for a trial the blocks that were sampled before it.

@@ -140,7 +140,7 @@ use flaz_codec::Effort;
 use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
-use crate::advise::Space;
+use crate::advise::{SharedSamples, Space};
 use crate::format::extent::FRAGMENT_HEADER_BYTES;
 use crate::format::geometry::{Geometry, PAGE_BYTES, REGIONS_MIN, SHARDS_MAX};
 use crate::host_record::HostRecords;
@@ -224,6 +224,8 @@ pub struct ShardParts<P: Platform> {
     pub origin_writes: OriginWrites,
     /// Where the host records that the cache is fenced, if it keeps records.
     pub host_records: Option<Rc<dyn HostRecords>>,
+    /// Shared by all shards.
+    pub codec_samples: SharedSamples,
     /// The write budget that the caches on one device share.
     pub shared_budget: Option<Arc<SharedBudget>>,
     /// Memory for the index and all else that grows with the cache, for all of its shards. `None`: the index is a table in memory, as it
@@ -277,6 +279,7 @@ impl<P: Platform> Shard<P> {
             budget_used,
             origin_writes,
             host_records,
+            codec_samples,
             shared_budget,
             index_memory,
         } = parts;
@@ -329,7 +332,7 @@ impl<P: Platform> Shard<P> {
             env,
             cache,
             origin,
-            following: Following::new(),
+            following: Following::new(codec_samples),
             tuning: Tuning::new(
                 settings,
                 room / BLOCK_BYTES as u64,
@@ -495,6 +498,7 @@ impl<P: Platform> Shard<P> {
             holdings,
             appended: log.appended_bytes(),
             observed: self.following.observed(
+                self.id.number == 0,
                 self.tuning.settings().policy,
                 self.fragment_space(),
                 self.env.now(),

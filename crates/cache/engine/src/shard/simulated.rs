@@ -170,6 +170,7 @@ fn shard_over(
         budget_used: None,
         origin_writes: OriginWrites::default(),
         host_records: None,
+        codec_samples: crate::advise::SharedSamples::default(),
         shared_budget: None,
         index_memory: None,
     })

@@ -404,6 +404,7 @@ mod tests {
             budget_used: None,
             origin_writes: OriginWrites::default(),
             host_records: None,
+            codec_samples: crate::advise::SharedSamples::default(),
             shared_budget: None,
             index_memory: None,
         })
