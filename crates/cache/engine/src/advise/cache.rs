@@ -50,6 +50,19 @@ pub struct AutoSizes {
     pub new: f64,
     /// When they stay.
     pub stay: f64,
+    /// What they were estimated from.
+    pub source: Source,
+}
+
+/// What sizes were estimated from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The codec in use, if it is in the comparison of codecs.
+    pub in_use: Option<usize>,
+    /// There were enough samples.
+    pub samples: bool,
+    /// What a dictionary saves was tried with enough blocks.
+    pub trials: bool,
 }
 
 impl AutoSizes {
@@ -69,7 +82,11 @@ impl AutoSizes {
 impl Default for AutoSizes {
     /// Nothing is known.
     fn default() -> Self {
-        Self { new: 1.0, stay: 1.0 }
+        Self {
+            new: 1.0,
+            stay: 1.0,
+            source: Source::default(),
+        }
     }
 }
 
@@ -78,7 +95,7 @@ impl Default for AutoSizes {
 struct Entry {
     /// The number of the slot, in bytes: so an entry takes three.
     slot: [u8; 2],
-    /// The size of the block, or of its earlier version, as known when it was set last.
+    /// The size that this entry counts: of the block, or of an earlier version of it.
     size: u8,
 }
 
@@ -299,7 +316,7 @@ impl SimulatedCache {
         }
     }
 
-    /// Blocks are as large as this when they are stored from now on. With `auto`, those that are cached are, too, when they are read.
+    /// Sets the sizes of blocks that are stored from now on. With `auto`, a cached block gets its new size when it is read.
     pub fn set_sizing(&mut self, sizing: Sizing) {
         self.sizing = sizing;
     }
@@ -374,7 +391,7 @@ impl SimulatedCache {
             _ if sizes.has_one_value() => sizes.of(ring),
             Sizing::Real => sizes.of(ring),
             Sizing::Uncompressed => to_size(fragment_bytes(BLOCK_BYTES as u64)),
-            Sizing::Auto(AutoSizes { new, stay }) => {
+            Sizing::Auto(AutoSizes { new, stay, .. }) => {
                 let is_new = ring == Ring::Probation || sizes.is_new_in_main();
                 let ratio = if is_new { new } else { stay };
                 scaled(sizes.of(Ring::Probation), ratio)

@@ -13,7 +13,7 @@ use flaz_codec::{
 use flaz_device::Nanos;
 
 use super::GROUPS;
-use super::cache::AutoSizes;
+use super::cache::{AutoSizes, Source};
 use super::trial::{GAIN_ERROR, TRIALS_MIN, Trial};
 use crate::format::extent::FRAGMENT_HEADER_BYTES;
 use crate::format::group::{GROUP_BLOCKS_MAX, GROUP_STORED_MAX, MEMBER_CHECKSUM_BYTES};
@@ -52,6 +52,8 @@ const BLOCKS_PER_SAMPLE: u32 = 256;
 const PAUSE: Duration = Duration::from_millis(250);
 /// Samples that count. With as many, all of them count half from then on.
 const SAMPLES_MAX: f64 = 8192.0;
+/// The same of trials, which only one shard makes.
+const TRIALS_MAX: f64 = 1024.0;
 
 /// The codecs, from the fastest.
 #[must_use]
@@ -247,9 +249,10 @@ impl CodecSamples {
         if self.count() >= SAMPLES_MAX {
             self.counts().for_each(|count| *count /= 2.0);
         }
-        // In turn: a group has blocks of all times.
-        let fewest = |group: &usize| self.blocks[*group] as u64;
-        let group = (0..GROUPS).min_by_key(fewest).expect("there are groups");
+        if self.tried() >= TRIALS_MAX {
+            self.trial_counts().for_each(|count| *count /= 2.0);
+        }
+        let group = next_group(self.blocks);
         self.blocks[group] += 1.0;
         self.now_bytes[group] += fragment_bytes(now) as f64;
         self.new_bytes += compressed.bytes(compressed.new);
@@ -257,6 +260,7 @@ impl CodecSamples {
         self.new_without_dictionary += new;
         self.without_dictionary[group] += all;
         if let Some(trial) = &compressed.trial {
+            let group = next_group(self.trials.map(|of| of.blocks));
             self.trials[group].add(trial);
         }
         let ns = took.map(|took| took.as_nanos() as f64);
@@ -279,10 +283,13 @@ impl CodecSamples {
         for (count, other) in self.counts().zip(other.counts()) {
             *count += *other;
         }
+        for (count, other) in self.trial_counts().zip(other.trial_counts()) {
+            *count += *other;
+        }
         self.dictionary_bytes = self.dictionary_bytes.max(other.dictionary_bytes);
     }
 
-    /// All that is counted.
+    /// All that is counted, but for trials.
     fn counts(&mut self) -> impl Iterator<Item = &mut f64> {
         (self.bytes.iter_mut().flatten())
             .chain(&mut self.blocks)
@@ -290,7 +297,15 @@ impl CodecSamples {
             .chain([&mut self.new_bytes, &mut self.new_without_dictionary])
             .chain(&mut self.without_dictionary)
             .chain(&mut self.decode_ns)
-            .chain(self.trials.iter_mut().flat_map(Trial::counts))
+    }
+
+    fn trial_counts(&mut self) -> impl Iterator<Item = &mut f64> {
+        self.trials.iter_mut().flat_map(Trial::counts)
+    }
+
+    /// Number of blocks with which a dictionary was tried.
+    fn tried(&self) -> f64 {
+        self.trials.iter().map(|of| of.blocks).sum()
     }
 
     /// Compression ratio with a codec. With `auto`, if it is not in use, with the dictionary that it would have.
@@ -307,7 +322,8 @@ impl CodecSamples {
     /// whose new blocks they are compared with, if it is in the comparison. `None`: too few blocks were sampled.
     #[must_use]
     pub fn auto_sizes(&self, in_use: Option<usize>) -> Option<AutoSizes> {
-        let gain = self.dictionary_gain(AUTO, None).unwrap_or(0.0);
+        let tried = self.dictionary_gain(AUTO, None);
+        let gain = tried.unwrap_or(0.0);
         let new = self.new_bytes - self.new_without_dictionary * gain / (1.0 + gain);
         let stay = (self.bytes_with(AUTO, gain, None) - NEW_SHARE * new) / (1.0 - NEW_SHARE);
         let now = match in_use {
@@ -319,6 +335,11 @@ impl CodecSamples {
         is_enough.then(|| AutoSizes {
             new: new / now,
             stay: new / now * (stay / new).clamp(STAY_MIN, 1.0),
+            source: Source {
+                in_use,
+                samples: true,
+                trials: tried.is_some(),
+            },
         })
     }
 
@@ -368,7 +389,7 @@ impl CodecSamples {
         if codec != AUTO || self.dictionary_bytes == 0.0 {
             return Some(0.0);
         }
-        if self.trials.iter().map(|of| of.blocks).sum::<f64>() < TRIALS_MIN {
+        if self.tried() < TRIALS_MIN {
             return None;
         }
         let mut trials = Trial::default();
@@ -386,6 +407,12 @@ impl CodecSamples {
         };
         sum(&self.bytes[codec], without) - saved
     }
+}
+
+/// The group with the fewest blocks. So groups take turns, and each has blocks of all times.
+fn next_group(blocks: [f64; GROUPS]) -> usize {
+    let fewest = |group: &usize| blocks[*group] as u64;
+    (0..GROUPS).min_by_key(fewest).unwrap_or(0)
 }
 
 /// The sum of a count, without a group.

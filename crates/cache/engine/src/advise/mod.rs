@@ -27,7 +27,7 @@
 //! | `estimate` | [`Observed`], what was counted, and the estimates from it |
 //!
 //! Invariants: the sample of all shards takes at most [`MEMORY_BYTES_MAX`]; a block that is not in it costs a hash and a
-//! comparison; nothing is allocated for a reference, unless half of the blocks leave the sample.
+//! comparison; nothing is allocated for a reference, unless blocks leave the sample.
 
 mod cache;
 mod codecs;
@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use flaz_device::Nanos;
 
-pub use cache::AutoSizes;
+pub use cache::{AutoSizes, Source};
 pub use codecs::{
     AUTO, CODECS, CodecSampler, CodecSamples, Common, Compressed, FORMS, LZ4, NONE, codecs, fragment_bytes,
 };
@@ -90,8 +90,6 @@ const SIZE_UNIT: u64 = 32;
 const SHIFT_MIN: u32 = 3;
 /// And at least one in 2^this: enough for a shard of 1 TiB with blocks that compress 64:1.
 const SHIFT_MAX: u32 = 26;
-/// The hits of the cache with `auto` are estimated anew when the sizes differ by more than this share from those with which they began.
-const SIZES_DIFFER: f64 = 0.05;
 /// What was counted this long ago counts half.
 pub const HALF_LIFE: Duration = Duration::from_secs(12 * 3600);
 
@@ -209,8 +207,6 @@ pub struct Advisor {
     kept: Kept,
     /// The sizes that blocks would have with `auto`, if it is not in use.
     auto: Option<AutoSizes>,
-    /// Those with which the hits of its simulated cache began to count.
-    auto_since: AutoSizes,
     observed: Observed,
     /// When the counts began.
     began: Nanos,
@@ -308,7 +304,6 @@ impl Advisor {
             mean_size: u64::from(to_size(BLOCK_BYTES as u64)) << MEAN_SHIFT,
             kept: Kept::new(),
             auto: Some(AutoSizes::default()),
-            auto_since: AutoSizes::default(),
             observed: Observed::default(),
             began: now,
             faded: now,
@@ -462,16 +457,15 @@ impl Advisor {
 
     /// Sets the sizes that blocks would have with `auto`. `None`: it is in use.
     ///
-    /// If they are others than before, what was counted with those is replaced by the hits at the capacity that corresponds to the new
-    /// ones.
+    /// If they have another source than before, what was counted with those is replaced by the hits at the capacity that corresponds to
+    /// the new ones.
     pub fn expect_auto(&mut self, sizes: Option<AutoSizes>) {
-        self.auto = sizes;
+        let before = std::mem::replace(&mut self.auto, sizes);
         self.set_auto_sizes();
-        let sizes = sizes.unwrap_or_default();
-        let factor = self.auto_since.mean() / sizes.mean();
-        if !(1.0 - SIZES_DIFFER..1.0 + SIZES_DIFFER).contains(&factor) {
-            self.auto_since = sizes;
-            self.observed.cache_hits[STORED_BY_AUTO] = self.observed.hits_at(1.0 / sizes.mean());
+        let source = |sizes: Option<AutoSizes>| sizes.map(|sizes| sizes.source);
+        if source(before) != source(sizes) {
+            let factor = 1.0 / sizes.unwrap_or_default().mean();
+            self.observed.cache_hits[STORED_BY_AUTO] = self.observed.hits_at(factor);
         }
     }
 
@@ -551,7 +545,11 @@ impl Advisor {
     fn keep_small(&mut self) {
         let is_full = self.table.is_full() || self.caches.iter().any(SimulatedCache::is_crowded);
         match is_full {
-            true if self.shift == SHIFT_MAX => self.build(),
+            true if self.shift == SHIFT_MAX => {
+                self.warm = true;
+                self.begin_counting(self.faded);
+                self.build();
+            }
             true => self.thin_out(),
             false => {}
         }

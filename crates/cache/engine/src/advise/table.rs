@@ -73,7 +73,7 @@ pub(super) struct Sizes {
     flags: u8,
 }
 
-/// The size in probation is that which the cache has stored; twice that: the one in main.
+/// The size in probation was stored, not estimated. Shifted left by one: that in main.
 const KNOWN: u8 = 1;
 /// A reclaim has made the block as large as it is in main, so it will do so again.
 const RECLAIMED: u8 = 4;

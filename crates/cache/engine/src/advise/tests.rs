@@ -31,6 +31,16 @@ fn references(count: usize, seed: u64) -> impl Iterator<Item = u64> {
     })
 }
 
+/// Sizes with `auto`, from samples in a cache with LZ4.
+fn sizes(new: f64, stay: f64) -> AutoSizes {
+    let source = Source {
+        in_use: Some(LZ4),
+        samples: true,
+        trials: true,
+    };
+    AutoSizes { new, stay, source }
+}
+
 /// Follows all references; `hits` says which of them the real cache has.
 fn follow(
     advisor: &mut Advisor,
@@ -213,7 +223,7 @@ fn a_cache_with_auto_is_simulated_with_blocks_that_shrink_when_they_stay() {
         let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(4000), 1, false, NOW);
         match in_use {
             true => advisor.expect_kept(stay / new),
-            false => advisor.expect_auto(Some(AutoSizes { new, stay })),
+            false => advisor.expect_auto(Some(sizes(new, stay))),
         }
         if in_use {
             advisor.expect_auto(None);
@@ -255,7 +265,7 @@ fn a_cache_with_auto_is_simulated_with_blocks_that_shrink_when_they_stay() {
     }
 }
 
-/// When sizes with `auto` become known, or others, earlier counts are replaced by the curve at that capacity.
+/// When sizes with `auto` are from another source, what was counted is replaced by the curve at that capacity.
 #[test]
 fn hits_with_sizes_of_before_do_not_count() {
     let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(4000), 1, false, NOW);
@@ -265,15 +275,41 @@ fn hits_with_sizes_of_before_do_not_count() {
         observed.cache_hits[STORED_BY_AUTO].iter().sum::<f64>() / observed.reads - observed.simulated()
     };
     assert_eq!(by_auto(&advisor), 0.0, "nothing is known");
-    let half = AutoSizes { new: 0.5, stay: 0.5 };
-    advisor.expect_auto(Some(half));
+    advisor.expect_auto(Some(sizes(0.5, 0.5)));
     let gain = advisor.observed(NOW).gain(2.0);
     assert!(gain > 0.04 && (by_auto(&advisor) - gain).abs() < 1e-9, "{gain}");
     let known = by_auto(&advisor);
-    advisor.expect_auto(Some(AutoSizes { stay: 0.51, ..half }));
-    assert_eq!(by_auto(&advisor), known, "about the same");
+    advisor.expect_auto(Some(sizes(0.6, 0.4)));
+    assert_eq!(by_auto(&advisor), known, "the data changes");
     advisor.expect_auto(None);
     assert_eq!(by_auto(&advisor), 0.0, "it is in use");
+    advisor.expect_auto(Some(sizes(0.5, 0.5)));
+    assert!((by_auto(&advisor) - gain).abs() < 1e-9, "another one is in use");
+    // Another policy: all begins anew, with these sizes.
+    advisor.fit(PolicyKind::Fifo, space(4000), NOW);
+    follow(&mut advisor, references(300_000, 2), |_| 3072, |_| false);
+    assert!(by_auto(&advisor) > 0.02, "{}", by_auto(&advisor));
+}
+
+/// With as few blocks in the sample as there may be, and still too many, all begins anew.
+#[test]
+fn a_sample_that_cannot_be_smaller_begins_anew() {
+    let simulation = Simulation {
+        shift_min: SHIFT_MAX,
+        ..Simulation::live(1)
+    };
+    let mut advisor = Advisor::simulating(simulation, PolicyKind::S3Fifo, space(1 << 37), false, NOW);
+    let sampled = |number: u64| number << SHIFT_MAX;
+    for number in 0..3 * SLOTS_MAX as u64 / 2 {
+        advisor.read(sampled(number), false, NOW);
+        advisor.stored(sampled(number), 0, StoredAs::Read(Ring::Probation));
+        advisor.count(0, 1);
+        assert!(advisor.memory_bytes() + History::BYTES_MAX <= MEMORY_BYTES_MAX);
+    }
+    assert_eq!(advisor.shift, SHIFT_MAX);
+    let counted = advisor.observed(NOW).reads as usize;
+    assert!((1..SLOTS_MAX).contains(&counted), "{counted}");
+    advisor.check();
 }
 
 /// A client's write of a block that stays is as large as a new one, until a reclaim compresses it again; a dirty block is not.
@@ -281,7 +317,7 @@ fn hits_with_sizes_of_before_do_not_count() {
 fn what_clients_write_is_not_smaller_in_main_at_once() {
     let size_after = |stored_as: &[StoredAs]| {
         let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(4000), 1, false, NOW);
-        advisor.expect_auto(Some(AutoSizes { new: 1.0, stay: 0.5 }));
+        advisor.expect_auto(Some(sizes(1.0, 0.5)));
         let mut keys = (0..).map(block_key);
         let key = keys
             .find(|key| key & advisor.mask() == 0)
@@ -334,7 +370,7 @@ fn a_simulated_cache_counts_its_blocks_as_large_as_they_were_last() {
         advisor.stored(key, random.below(700), stored_as);
         if number % 50 < 7 {
             let (new, stay) = (0.2 + random.unit(), 0.1 + random.unit());
-            advisor.expect_auto((random.below(8) > 0).then_some(AutoSizes { new, stay }));
+            advisor.expect_auto((random.below(8) > 0).then_some(sizes(new, stay)));
             advisor.check();
         }
     }
@@ -350,7 +386,7 @@ fn the_memory_is_bounded() {
         let mut random = Random::new(9);
         let shift = advisor.mask().count_ones();
         let all = (0..400_000).map(|_| (random.unit() * 1e7) as u64 * (u64::from(shift > 6) * 4096).max(1));
-        advisor.expect_auto(Some(AutoSizes { new: 0.5, stay: 0.1 }));
+        advisor.expect_auto(Some(sizes(0.5, 0.1)));
         follow(&mut advisor, all, |_| bytes, |_| false);
         // Writes leave old versions in the rings.
         for block in (0..200_000_u64).map(|it| it % 5000) {

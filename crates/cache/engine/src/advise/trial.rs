@@ -124,6 +124,9 @@ impl Trial {
 
     /// By how much the ratio would rise with a dictionary of so many bytes, as a share, if a block was tried.
     pub(super) fn gain(&self, dictionary_bytes: f64) -> f64 {
+        if self.blocks == 0.0 {
+            return 0.0;
+        }
         let [few, many] = self.with.map(|with| self.alone / with - 1.0);
         let [small, large] = HISTORIES.map(|bytes| bytes as f64);
         // A history of four times the size of the dictionary: from `many`, so many steps of the distance between the two.
@@ -163,7 +166,16 @@ mod tests {
             let four = [block.clone(), next(number), next(number), next(number)].concat();
             let compressed = Compressed::of(&block, Some(&four), Effort::Usual, &common);
             samples.sample(&compressed, 4096, Default::default());
+            // Those of other shards, without trials.
+            for _ in 0..3 {
+                let compressed = Compressed::of(&block, None, Effort::Usual, &Common::Nothing);
+                samples.sample(&compressed, 4096, Default::default());
+            }
         }
+        assert!(
+            samples.trials.iter().all(|of| of.blocks >= 3.0),
+            "each group has some"
+        );
         samples
     }
 
@@ -280,6 +292,11 @@ mod tests {
         let unknown = untried.unknown_gain(AUTO);
         assert!((unknown - 10.0 / (4.8 + 5.2 / 1.5)).abs() < 1e-9, "{unknown}");
         assert_eq!(untried.unknown_gain(LZ4), 1.0);
+        // Trials may be from a few groups only.
+        let mut few = samples;
+        few.trials[1..].fill(Trial::default());
+        few.trials[0].blocks = 80.0;
+        assert!((few.capacity_factor(AUTO, None).0 - factor).abs() < 1e-9);
         // What differs between the groups widens the interval.
         let mut apart = samples;
         apart.trials[0].with = [60.0, 50.0];

@@ -22,6 +22,15 @@ use crate::units::{BLOCK_BYTES, LocalBlock};
 /// Mask of a shard that follows no sample: no key leaves 0. (One does, of 2^64.)
 const NONE: u64 = u64::MAX;
 
+/// What the sample of a shard depends on.
+pub(super) struct Followed {
+    pub(super) policy: PolicyKind,
+    pub(super) codec: CodecChoice,
+    /// Blocks that stay are compressed again.
+    pub(super) compresses_again: bool,
+    pub(super) space: Space,
+}
+
 /// See the module's documentation.
 pub(super) struct Following {
     mask: Cell<u64>,
@@ -52,9 +61,8 @@ impl Following {
         }
     }
 
-    /// What the advisor counted in a shard of that space; in the first one, with the codec samples of all.
-    pub(super) fn observed(&self, is_first: bool, kind: PolicyKind, space: Space, now: Nanos) -> Observed {
-        self.with(|advisor| advisor.fit(kind, space, now));
+    /// What the advisor counted; in the first shard, with the codec samples of all.
+    pub(super) fn observed(&self, is_first: bool, now: Nanos) -> Observed {
         let advisor = self.advisor.borrow();
         let mut observed = advisor
             .as_ref()
@@ -65,6 +73,21 @@ impl Following {
         }
         observed.memory_bytes += self.history.borrow().memory_bytes() as u64;
         observed
+    }
+
+    /// The shard is like this now.
+    pub(super) fn fit(&self, shard: &Followed, now: Nanos) {
+        let is_auto = shard.codec == CodecChoice::Auto;
+        let in_use = codecs().iter().position(|codec| *codec == shard.codec);
+        let sizes = self.samples.with(|samples| samples.auto_sizes(in_use));
+        self.with(|advisor| {
+            advisor.fit(shard.policy, shard.space, now);
+            let kept = sizes
+                .filter(|_| shard.compresses_again)
+                .map(AutoSizes::kept_ratio);
+            advisor.expect_kept(kept.unwrap_or(1.0));
+            advisor.expect_auto((!is_auto).then_some(sizes.unwrap_or_default()));
+        });
     }
 
     fn with(&self, change: impl FnOnce(&mut Advisor)) {
@@ -93,11 +116,9 @@ impl<P: Platform> Shard<P> {
         self.following.with(|_| ());
     }
 
-    /// Space and policy may have changed.
-    pub(super) fn follow_space(&self) {
-        let (kind, space) = (self.tuning.settings().policy, self.fragment_space());
-        self.following
-            .with(|advisor| advisor.fit(kind, space, self.env.now()));
+    /// What the sample depends on may have changed.
+    pub(super) fn follow_changes(&self) {
+        self.following.fit(&self.followed(), self.env.now());
     }
 
     /// Blocks are read; those that are not cached will be admitted, but for reads that `bypass`.
@@ -158,20 +179,11 @@ impl<P: Platform> Shard<P> {
                 .decode(|decoders| compressed.restore(form, decoders, &mut out));
             self.env.now().since(started)
         });
-        let choice = self.tuning.settings().codec;
-        let is_auto = choice == CodecChoice::Auto;
-        let compresses_again = is_auto && self.second_stage.pays(self.origin.mean_read());
-        let in_use = codecs().iter().position(|codec| *codec == choice);
-        let sizes = self.following.samples.with(|samples| {
+        self.following.samples.with(|samples| {
             samples.dictionary_bytes = f64::from(self.id.layout.dictionary_bytes);
             samples.sample(&compressed, stored, took);
-            samples.auto_sizes(in_use)
         });
-        self.following.with(|advisor| {
-            let kept = sizes.filter(|_| compresses_again).map(AutoSizes::kept_ratio);
-            advisor.expect_kept(kept.unwrap_or(1.0));
-            advisor.expect_auto((!is_auto).then_some(sizes.unwrap_or_default()));
-        });
+        self.follow_changes();
     }
 
     /// What a sampled block may have in common with others: the dictionary, or for a trial the blocks that were sampled before it.

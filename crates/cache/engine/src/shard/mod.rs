@@ -136,7 +136,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use flaz_codec::Effort;
+use flaz_codec::{CodecChoice, Effort};
 use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
@@ -153,7 +153,7 @@ use crate::stats::{BudgetLevel, Counts, Holdings, QueueDepth, Stats, StatsSnapsh
 use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
 use crate::volume::STRIPE_BYTES;
 use crate::write_budget::WriteBudget;
-use advising::Following;
+use advising::{Followed, Following};
 use budget::{Budget, CommonBudget};
 use codecs::CodecPool;
 use dictionary::Training;
@@ -432,6 +432,8 @@ impl<P: Platform> Shard<P> {
             ((free, _), true) => (free, 0),
             (unused, false) => unused,
         };
+        let now = self.env.now();
+        self.following.fit(&self.followed(), now);
         let peaks = &self.stats.peaks;
         let depth = |now, peak: &Cell<u64>| QueueDepth {
             now,
@@ -497,12 +499,7 @@ impl<P: Platform> Shard<P> {
             latencies: self.stats.latencies.borrow().clone(),
             holdings,
             appended: log.appended_bytes(),
-            observed: self.following.observed(
-                self.id.number == 0,
-                self.tuning.settings().policy,
-                self.fragment_space(),
-                self.env.now(),
-            ),
+            observed: self.following.observed(self.id.number == 0, now),
         }
     }
 
@@ -648,6 +645,19 @@ impl<P: Platform> Shard<P> {
             false => u64::from(self.log.regions_remaining()),
         };
         regions * self.id.layout.region_bytes
+    }
+
+    /// What the advisor's sample depends on, as it is now.
+    fn followed(&self) -> Followed {
+        let settings = self.tuning.settings();
+        let compresses_again =
+            settings.codec == CodecChoice::Auto && self.second_stage.pays(self.origin.mean_read());
+        Followed {
+            policy: settings.policy,
+            codec: settings.codec,
+            compresses_again,
+            space: self.fragment_space(),
+        }
     }
 
     /// The space of fragments: without headers, and what is lost at the end of extents.

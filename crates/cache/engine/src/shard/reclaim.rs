@@ -96,7 +96,7 @@ impl<P: Platform> Shard<P> {
         let reclaim = self.reclaimer.begin();
         let cached = self.map.len() as u64;
         self.tuning.reclaim_begins(cached);
-        self.follow_space();
+        self.follow_changes();
         self.fit_pages();
         self.log.hold_for_reclaim(self.dirty_blocks() > 0);
         let (contents, ()) = join(self.contents_of(victim), self.tell_of_reclaim(victim)).await;

@@ -33,7 +33,7 @@ impl<P: Platform> Shard<P> {
         }
         self.tuning.change(change, self.map.len() as u64);
         self.writeback.note_limit();
-        self.follow_space();
+        self.follow_changes();
     }
 
     /// Sets whether the superblock, stable, permits dirty blocks. Without that, write-back acts as write-through.

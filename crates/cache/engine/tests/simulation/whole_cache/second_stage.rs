@@ -1,12 +1,14 @@
 //! `--codec auto`: blocks that stay are compressed again where that pays.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
 use flaz_device::{Env, Load};
-use flaz_engine::advise::History;
+use flaz_engine::advise::{CACHES, GROUPS, History, Observed};
 use flaz_engine::check::{Finding, Object};
+use flaz_engine::format::geometry::GeometryOptions;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::stats::Counts;
@@ -458,6 +460,59 @@ fn the_advisor_tries_what_a_dictionary_would_save_until_there_is_one() {
         let before = tried();
         use_main(&open, 80).await;
         assert_eq!(tried(), before);
+        open.stop().await.expect("stops");
+    });
+}
+
+/// All shards show their advisors the sizes with `auto`, from the samples of all: when enough are known, and when the codec changes.
+#[test]
+fn the_advisors_of_all_shards_know_the_samples_of_all() {
+    let origin = DiskConfig {
+        read_latency: Duration::from_millis(2)..=Duration::from_millis(2),
+        ..filled_disk(ORIGIN_LEN, words)
+    };
+    let rig = Rig::new(12, origin, plain_disk(6 << 20));
+    let two = GeometryOptions {
+        shard_count: Some(2),
+        ..SMALLEST
+    };
+    rig.create(ORIGIN_LEN, two);
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("lz4", PolicyKind::S3Fifo)).await;
+        let observed = || {
+            open.cache
+                .shards()
+                .iter()
+                .map(|shard| shard.stats().observed)
+                .collect::<Vec<_>>()
+        };
+        let gains = || {
+            let hits = |hits: &[f64; GROUPS]| hits.iter().sum::<f64>();
+            let of = |it: &Observed| hits(&it.cache_hits[CACHES - 1]) - it.simulated() * it.sampled_reads;
+            observed().iter().map(of).collect::<Vec<_>>()
+        };
+        let rng = RefCell::new(Rng::new(1));
+        let use_both = async || {
+            for _ in 0..64 {
+                let rank = rng.borrow_mut().below(1500);
+                let first = rng.borrow_mut().below(1 + rank) * 8;
+                open.read(first * BLOCK, 8 * BLOCK).await;
+            }
+            open.stored().await;
+        };
+        while observed()[0].codecs.count() < 16.0 {
+            use_both().await;
+        }
+        assert_eq!(gains(), [0.0; 2], "too few samples");
+        while observed()[0].codecs.count() < 64.0 {
+            use_both().await;
+        }
+        assert_eq!(observed()[1].codecs.count(), 0.0, "each sample counts once");
+        assert!(gains().iter().all(|gain| *gain > 0.0), "{:?}", observed());
+        open.cache.set(&settings("auto", PolicyKind::S3Fifo));
+        assert_eq!(gains(), [0.0; 2], "it is in use");
+        open.cache.set(&settings("lz4", PolicyKind::S3Fifo));
+        assert!(gains().iter().all(|gain| *gain > 0.0), "{:?}", gains());
         open.stop().await.expect("stops");
     });
 }
