@@ -457,8 +457,7 @@ impl Advisor {
 
     /// Sets the sizes that blocks would have with `auto`. `None`: it is in use.
     ///
-    /// If they have another source than before, what was counted with those is replaced by the hits at the capacity that corresponds to
-    /// the new ones.
+    /// If their source changes, the hits counted so far are replaced by those of the curve at the corresponding capacity.
     pub fn expect_auto(&mut self, sizes: Option<AutoSizes>) {
         let before = std::mem::replace(&mut self.auto, sizes);
         self.set_auto_sizes();
@@ -541,7 +540,7 @@ impl Advisor {
         Sizes::estimated(size, scaled(size, self.kept.ratio()))
     }
 
-    /// With too many blocks, half of them leave the sample. If it has as few as it may, the simulation begins anew.
+    /// With too many blocks, half of them leave the sample. If the sample is as small as it can be, the simulation starts over.
     fn keep_small(&mut self) {
         let is_full = self.table.is_full() || self.caches.iter().any(SimulatedCache::is_crowded);
         match is_full {

@@ -112,12 +112,12 @@ impl Sizes {
         self
     }
 
-    /// Whether the block is not compressed again in main, as it is now.
+    /// Whether the block is as large in main as a new one.
     pub fn is_new_in_main(self) -> bool {
         self.has(NEW_IN_MAIN)
     }
 
-    /// With a size in main as of a new block that the cache has stored there.
+    /// With the size that the cache has stored in main, that of a new block.
     pub fn with_new_in_main(self, size: u8) -> Self {
         let mut sizes = self.with(Ring::Main, size);
         sizes.set(NEW_IN_MAIN, true);

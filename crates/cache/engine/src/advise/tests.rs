@@ -265,7 +265,7 @@ fn a_cache_with_auto_is_simulated_with_blocks_that_shrink_when_they_stay() {
     }
 }
 
-/// When sizes with `auto` are from another source, what was counted is replaced by the curve at that capacity.
+/// When the source of the sizes with `auto` changes, the hits counted so far are replaced by those of the curve.
 #[test]
 fn hits_with_sizes_of_before_do_not_count() {
     let mut advisor = Advisor::new(PolicyKind::S3Fifo, space(4000), 1, false, NOW);
@@ -285,13 +285,13 @@ fn hits_with_sizes_of_before_do_not_count() {
     assert_eq!(by_auto(&advisor), 0.0, "it is in use");
     advisor.expect_auto(Some(sizes(0.5, 0.5)));
     assert!((by_auto(&advisor) - gain).abs() < 1e-9, "another one is in use");
-    // Another policy: all begins anew, with these sizes.
+    // With another policy, everything starts over, with these sizes.
     advisor.fit(PolicyKind::Fifo, space(4000), NOW);
     follow(&mut advisor, references(300_000, 2), |_| 3072, |_| false);
     assert!(by_auto(&advisor) > 0.02, "{}", by_auto(&advisor));
 }
 
-/// With as few blocks in the sample as there may be, and still too many, all begins anew.
+/// A sample that is as small as it can be, and still has too many blocks, starts over.
 #[test]
 fn a_sample_that_cannot_be_smaller_begins_anew() {
     let simulation = Simulation {

@@ -75,7 +75,7 @@ impl Following {
         observed
     }
 
-    /// The shard is like this now.
+    /// Adapts the advisor to the present state of the shard.
     pub(super) fn fit(&self, shard: &Followed, now: Nanos) {
         let is_auto = shard.codec == CodecChoice::Auto;
         let in_use = codecs().iter().position(|codec| *codec == shard.codec);
