@@ -311,7 +311,7 @@ pub struct CodecReport {
     pub out_bytes: u64,
     /// Blocks stored compressed.
     pub compressed_blocks: u64,
-    /// Blocks stored raw, because compression saved nothing.
+    /// Blocks stored raw: compression saved nothing, or cost hits more time than it saved misses.
     pub raw_blocks: u64,
     /// Blocks of zeroes or another single value, stored without a fragment; not in `in_bytes`.
     pub single_value_blocks: u64,
@@ -342,6 +342,9 @@ pub struct CodecReport {
     /// Time for which blocks were compressed with high effort, when their region was freed and after misses, in seconds.
     #[serde(default)]
     pub high_effort_s: f64,
+    /// Blocks that were stored again with less compression or none, because hits saturated a thread and misses were few.
+    #[serde(default)]
+    pub less_compressed_blocks: u64,
 }
 
 /// Current contents of the cache.

@@ -80,4 +80,9 @@ pub trait Env: Clone + 'static {
 
     /// How much of the processors' time was in use lately. Cheap.
     fn load(&self) -> Load;
+
+    /// For how long this thread has run, or waited for a processor. Zero if that is unknown. Takes some microseconds.
+    fn thread_time(&self) -> Duration {
+        Duration::ZERO
+    }
 }

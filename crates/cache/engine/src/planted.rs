@@ -21,6 +21,8 @@ pub enum PlantedBug {
     DeadMemberMoved,
     /// The record of a new group names a block that was written or dropped while the group was compressed.
     OvertakenMemberGrouped,
+    /// A block that was read is stored again although a write has overtaken it, which matters only with [`hit_bound`].
+    UndoneOvertaken,
     /// A write leaves the old copy in the index.
     RetireSkipped,
     /// A trim leaves the old copy in the index.
@@ -312,6 +314,30 @@ pub(crate) fn is_index_paged() -> bool {
 /// Whether shards have an index of small pages.
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) const fn is_index_paged() -> bool {
+    false
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static HIT_BOUND: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// From now on the shards of this thread store some of the blocks that are read with less compression, as if there were only hits, while
+/// reclaim compresses others, as if there were not. No defect.
+#[cfg(feature = "planted-bugs")]
+pub fn hit_bound(bound: bool) {
+    HIT_BOUND.set(bound);
+}
+
+/// Whether some blocks that are read are stored with less compression.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn is_hit_bound() -> bool {
+    HIT_BOUND.get()
+}
+
+/// Whether some blocks that are read are stored with less compression.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn is_hit_bound() -> bool {
     false
 }
 

@@ -141,7 +141,7 @@ counters! {
     /// Time spent restoring blocks, or waiting for other cores to do so, in nanoseconds; estimated from a sample for blocks
     /// read one by one.
     unpack_ns,
-    /// Blocks stored raw because they do not compress.
+    /// Blocks stored raw: they do not compress, or hits should be quick.
     raw_blocks,
     /// Same-filled blocks, stored without a fragment.
     same_filled_blocks,
@@ -200,6 +200,8 @@ counters! {
     repack_ns,
     /// Time for which blocks were compressed with high effort, at reclaim and after misses, in nanoseconds.
     high_effort_ns,
+    /// Blocks that were stored again with less compression or none, because hits saturated the thread and misses were few.
+    undone_blocks,
     /// Blocks dropped at reclaim.
     reclaimed_blocks,
     /// Bytes discarded on the cache device.

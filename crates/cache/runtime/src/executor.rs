@@ -306,4 +306,8 @@ impl Env for Rt {
     fn load(&self) -> Load {
         crate::load::now()
     }
+
+    fn thread_time(&self) -> Duration {
+        crate::load::thread_time()
+    }
 }

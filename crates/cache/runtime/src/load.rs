@@ -1,4 +1,4 @@
-//! How busy the processors of the machine are.
+//! How busy the processors of the machine are, and a thread.
 //!
 //! The kernel counts the time of all processors in `/proc/stat`. The counts are compared with those of a moment ago, at most
 //! a few times a second, and only while somebody asks. Where they cannot be read, the load counts as medium.
@@ -83,9 +83,40 @@ pub(crate) fn now() -> Load {
     known.load
 }
 
+/// For how long this thread has run, or waited for a processor: the first two numbers of `schedstat`, in nanoseconds. A kernel may have
+/// been built without them; then only for how long it has run.
+pub(crate) fn thread_time() -> Duration {
+    let counted = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    counted
+        .and_then(|text| parse_schedstat(&text))
+        .unwrap_or_else(|| {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            Duration::try_from(time).unwrap_or_default()
+        })
+}
+
+/// `None`: they are not counted.
+fn parse_schedstat(text: &str) -> Option<Duration> {
+    let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
+    let (ran, waited) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    (ran > 0).then(|| Duration::from_nanos(ran.saturating_add(waited)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_a_thread_includes_waiting() {
+        assert_eq!(parse_schedstat("5000 700 3\n"), Some(Duration::from_nanos(5700)));
+        for unknown in ["0 0 0\n", "", "5000", "x 1 1", "5000 -1 3"] {
+            assert_eq!(parse_schedstat(unknown), None, "{unknown:?}");
+        }
+        let before = thread_time();
+        let until = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < until {}
+        assert!(thread_time() > before);
+    }
 
     #[test]
     fn the_counts_of_the_kernel_are_compared() {

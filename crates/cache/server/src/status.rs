@@ -310,6 +310,7 @@ fn live_report(
             dictionaries: counts.dictionaries_made,
             recompress_s: counts.repack_ns as f64 / 1e9,
             high_effort_s: counts.high_effort_ns as f64 / 1e9,
+            less_compressed_blocks: counts.undone_blocks,
         },
         space: space(stats, facts),
         write_back: write_back(stats, cleaning),

@@ -371,6 +371,12 @@ fn codec(page: &mut Page, codec: &CodecReport) {
             ));
         }
     }
+    if codec.less_compressed_blocks > 0 {
+        page.more(&format!(
+            "{} stored again with less compression or none, because hits saturated a thread",
+            counted(codec.less_compressed_blocks, "block", "blocks")
+        ));
+    }
 }
 
 fn movement(page: &mut Page, live: &LiveReport) {

@@ -156,6 +156,14 @@ impl Env for SimEnv {
     fn load(&self) -> Load {
         self.core.load.get()
     }
+
+    /// All time if [`Sim::set_saturated`](crate::Sim::set_saturated) says so, and else none.
+    fn thread_time(&self) -> Duration {
+        match self.core.saturated.get() {
+            true => self.now().since(Nanos(0)),
+            false => Duration::ZERO,
+        }
+    }
 }
 
 struct Sleep {

@@ -144,6 +144,7 @@ pub(crate) struct Core {
     pub(crate) step_limit: Cell<u64>,
     pub(crate) parallelism: Cell<usize>,
     pub(crate) load: Cell<Load>,
+    pub(crate) saturated: Cell<bool>,
     pub(crate) trace: Cell<u64>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) timers: RefCell<Timers>,
@@ -188,6 +189,7 @@ impl Sim {
             step_limit: Cell::new(STEP_LIMIT_DEFAULT),
             parallelism: Cell::new(1),
             load: Cell::default(),
+            saturated: Cell::default(),
             trace: Cell::new(seed),
             tasks: RefCell::default(),
             timers: RefCell::default(),
@@ -215,6 +217,11 @@ impl Sim {
     /// Stops the run when [`Sim::steps`] reaches `steps_max`.
     pub fn set_step_limit(&self, steps_max: u64) {
         self.core.step_limit.set(steps_max);
+    }
+
+    /// Whether `Env::thread_time` is all the time that passes; initially not.
+    pub fn set_saturated(&self, saturated: bool) {
+        self.core.saturated.set(saturated);
     }
 
     /// The result of `Env::load`; initially medium.

@@ -101,6 +101,7 @@ pub fn example() -> StatusReport {
                 dictionaries: 2,
                 recompress_s: 0.5,
                 high_effort_s: 0.25,
+                less_compressed_blocks: 7,
                 ..Default::default()
             },
             space: SpaceReport {

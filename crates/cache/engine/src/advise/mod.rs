@@ -128,7 +128,8 @@ pub enum StoredAs {
     Written(Ring),
     /// Again, by a reclaim.
     Kept,
-    /// Again, by a reclaim that may not compress it again, because it is dirty.
+    /// Again in main, as large as a new block: by a reclaim that may not compress it again, because it is dirty, or because hits should be
+    /// quick.
     Moved,
 }
 

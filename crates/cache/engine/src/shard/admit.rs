@@ -6,12 +6,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use flaz_codec::{CodecChoice, CodecSpec};
 use flaz_device::{Env, IoBuf};
 
+use super::fragment::Packer;
 use super::log::{Append, Appended, Class};
 use super::order::Version;
 use super::packing::{Batch, PACK_SPLIT_BLOCKS_MIN};
-use super::queue::{Candidate, Job};
+use super::queue::{Candidate, Job, Replaced};
 use super::second_stage::ForMiss;
 use super::{Platform, Shard, Shared};
 use crate::advise::StoredAs;
@@ -54,6 +56,7 @@ impl<P: Platform> Shard<P> {
                         hits: 0,
                         written: false,
                         version,
+                        replaces: None,
                     });
                 }
                 Admission::Refuse => count(&counters.refused_policy, 1),
@@ -116,6 +119,11 @@ impl<P: Platform> Shard<P> {
         scratch: Vec<u8>,
     ) -> Vec<u8> {
         let mut candidates = self.not_overtaken(first, candidates).await;
+        if let Some(replaced) = candidates.first().and_then(|one| one.replaces) {
+            return self
+                .store_again_with(replaced.codec, first, &data, candidates, scratch)
+                .await;
+        }
         let missed_to = |ring| move |candidate: &Candidate| !candidate.written && candidate.ring == ring;
         let count_to = |ring| candidates.iter().filter(|of| missed_to(ring)(of)).count();
         let second = match (count_to(Ring::Main), count_to(Ring::Probation)) {
@@ -153,6 +161,45 @@ impl<P: Platform> Shard<P> {
         scratch
     }
 
+    /// Stores blocks with another codec than they have.
+    async fn store_again_with(
+        self: &Rc<Self>,
+        codec: CodecSpec,
+        first: LocalBlock,
+        data: &Shared,
+        mut candidates: Vec<Candidate>,
+        mut scratch: Vec<u8>,
+    ) -> Vec<u8> {
+        let choice = self.tuning.settings().codec;
+        if choice != CodecChoice::Auto {
+            return scratch;
+        }
+        // Many reads of one block may have offered it.
+        candidates.retain(|candidate| {
+            let block = LocalBlock(first.0 + candidate.index as u64);
+            let is_there = |replaced: Replaced| {
+                self.map.is_at(block, replaced.entry) || planted(PlantedBug::UndoneOvertaken)
+            };
+            !self.map.is_loaded(block) || candidate.replaces.is_some_and(is_there)
+        });
+        for chunk in candidates.chunks(PACK_YIELD_BLOCKS) {
+            let is_raw = codec == CodecSpec::NONE;
+            let packer = match is_raw {
+                true => Packer::new(codec, None),
+                false => self.codecs.take(codec, choice),
+            };
+            let started = self.env.now();
+            let batch = Batch::pack(packer, data, chunk, scratch);
+            self.count_packing(started);
+            self.store_batch(first, data, &batch).await;
+            if !is_raw {
+                self.codecs.put_back(batch.packer);
+            }
+            scratch = batch.bytes;
+        }
+        scratch
+    }
+
     /// Drops the candidates that a write has overtaken while the job waited. If writers are faster than the cache device, these
     /// are most of them, and packing them would be wasted.
     async fn not_overtaken(
@@ -163,7 +210,7 @@ impl<P: Platform> Shard<P> {
         let block_of = |candidate: &Candidate| LocalBlock(first.0 + candidate.index as u64);
         let mut overtaken = Vec::new();
         candidates.retain(|candidate| {
-            let well = self.order.is_current(block_of(candidate), candidate.version);
+            let well = self.is_current(block_of(candidate), candidate);
             if !well {
                 overtaken.push(block_of(candidate));
             }
@@ -176,12 +223,26 @@ impl<P: Platform> Shard<P> {
         candidates
     }
 
+    /// Whether no write has overtaken the data of a candidate.
+    fn is_current(&self, block: LocalBlock, candidate: &Candidate) -> bool {
+        self.order.is_current(block, candidate.version)
+            || candidate.replaces.is_some() && planted(PlantedBug::UndoneOvertaken)
+    }
+
     async fn store_batch(self: &Rc<Self>, first: LocalBlock, data: &IoBuf, batch: &Batch) {
         for (candidate, packed) in &batch.items {
             let block = LocalBlock(first.0 + candidate.index as u64);
             let (what, stored) = batch.record(packed, data, candidate.index, false);
             if let Some(ring) = self.store_block(block, candidate, what).await {
-                self.count_stored(packed, stored, candidate.written);
+                if candidate.replaces.is_some() {
+                    self.count_stored(packed, stored);
+                    count(&self.stats.counters.undone_blocks, 1);
+                    if ring == Ring::Main {
+                        self.follow_stored(block, stored, StoredAs::Moved);
+                    }
+                    continue;
+                }
+                self.count_admitted(packed, stored, candidate.written);
                 let stored_as = match candidate.written {
                     true => StoredAs::Written(ring),
                     false => StoredAs::Read(ring),
@@ -192,7 +253,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Appends one block, unless a write has overtaken it or it is already cached. Waits for space. Returns the ring.
+    /// Appends one block, unless a write has overtaken it, or it is already cached, in another place than the one it replaces. Waits for
+    /// space. Returns the ring.
     async fn store_block(
         self: &Rc<Self>,
         block: LocalBlock,
@@ -207,14 +269,26 @@ impl<P: Platform> Shard<P> {
                 return None;
             }
             // From here to `install` nothing may await: see `super::order` on the stale-admission race.
-            if !self.order.is_current(block, candidate.version) {
+            if !self.is_current(block, candidate) {
                 count(&self.stats.counters.refused_overtaken, 1);
                 self.write_tombstone_if_stale(block).await;
                 return None;
             }
-            if self.map.lookup(block).is_some() {
-                // Another admission of the same data came first: the version is still the same.
-                count(&self.stats.counters.refused_present, 1);
+            let now = self.map.lookup(block);
+            let hits = match (now, candidate.replaces) {
+                (None, None) => candidate.hits,
+                // Its contents are the same: the version is.
+                (Some(now), Some(old)) if now.same_place(old.entry) && !now.dirty() => now.hits(),
+                (_, Some(_)) if planted(PlantedBug::UndoneOvertaken) => 0,
+                // It was dropped, or moved by a reclaim.
+                (_, Some(_)) => return None,
+                (Some(_), None) => {
+                    // Another admission of the same data came first: the version is still the same.
+                    count(&self.stats.counters.refused_present, 1);
+                    return None;
+                }
+            };
+            if now.is_some() && self.map.is_newly_clean(block) {
                 return None;
             }
             if self.allowance() == Allowance::Nothing {
@@ -228,8 +302,7 @@ impl<P: Platform> Shard<P> {
             let ring = old.unwrap_or(candidate.ring);
             let appended = self.log.append(ring, self.global(block), what, Class::Client);
             if let Some(Appended { entry, .. }) = appended {
-                self.map
-                    .install(&self.log, block, entry.with_hits(candidate.hits));
+                self.map.install(&self.log, block, entry.with_hits(hits));
                 self.appended();
                 return Some(ring);
             }

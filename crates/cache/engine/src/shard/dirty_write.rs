@@ -154,6 +154,7 @@ impl<P: Platform> Shard<P> {
                         hits: 0,
                         written: true,
                         version: self.order.version(block),
+                        replaces: None,
                     }
                 })
                 .collect();
@@ -252,7 +253,7 @@ impl<P: Platform> Shard<P> {
                 lsn,
                 was_dirty,
             });
-            self.count_stored(packed, stored, true);
+            self.count_admitted(packed, stored, true);
         }
         Ok(())
     }

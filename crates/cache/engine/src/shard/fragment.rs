@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 use crate::format::extent::{FRAGMENT_HEADER_BYTES, FragmentHeader, FragmentIdentity, fragment_checksum};
 use crate::format::group::{GROUP_STORED_MAX, MEMBER_CHECKSUM_BYTES, Members};
 use crate::planted::{PlantedBug, planted};
-use crate::units::BLOCK_BYTES;
+use crate::units::{BLOCK_BYTES, BlockNumber};
 
 /// A block that does not shrink by at least this much is stored raw.
 const SAVING_BYTES_MIN: usize = 64;
@@ -199,6 +199,33 @@ pub(super) fn split(bytes: &[u8]) -> Result<(FragmentHeader, &[u8]), FragmentErr
         .get(..usize::from(stored))
         .ok_or_else(|| truncated(FRAGMENT_HEADER_BYTES + usize::from(header.stored.get())))?;
     Ok((header, stored))
+}
+
+/// What restores a block of a cache with two codecs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Restored {
+    /// Nothing: it is not compressed.
+    Raw,
+    /// The first codec.
+    ByFirst,
+    /// The second codec: so many blocks, to get this one.
+    BySecond(u64),
+}
+
+impl Restored {
+    /// For this block of the fragment at the start of `bytes`.
+    pub(super) fn of(bytes: &[u8], block: BlockNumber) -> Self {
+        let Ok((header, _)) = FragmentHeader::read_from_prefix(bytes) else {
+            return Self::Raw;
+        };
+        let codec = CodecId(header.codec);
+        match Members::from_bits(header.members) {
+            Some(members) => Self::BySecond(members.ordinal(block).map_or(0, |ordinal| ordinal as u64 + 1)),
+            None if codec == CodecId::RAW => Self::Raw,
+            None if codec == CodecId::ZSTD || codec.dictionary().is_some() => Self::BySecond(1),
+            None => Self::ByFirst,
+        }
+    }
 }
 
 /// A group: which blocks it has, their checksums, and the codec's output.

@@ -4,8 +4,9 @@ use std::rc::Rc;
 
 use flaz_device::{Env, IoBuf};
 
-use super::fragment::FragmentError;
+use super::fragment::{FragmentError, Restored};
 use super::io::Failed;
+use super::order::Version;
 use super::tasks::Phase;
 use super::{Platform, Shard};
 use crate::format::extent::FragmentIdentity;
@@ -25,6 +26,8 @@ pub(super) struct Hit {
     pub(super) index: usize,
     pub(super) block: LocalBlock,
     pub(super) entry: Entry,
+    /// The version of the block, as it was when its entry was looked up, unless another await came first: such a hit is not stored again.
+    pub(super) version: Version,
     pub(super) identity: FragmentIdentity,
     /// Bytes of the shard's part that the fragment touches, in whole sectors.
     pub(super) start: u64,
@@ -43,16 +46,37 @@ impl<P: Platform> Shard<P> {
         Ok(())
     }
 
-    /// Restores the block at `entry`, which was looked up without an await since, into `out`. False: the copy could not be read;
-    /// repeat the lookup, because there may be a newer one by now.
-    ///
-    /// # Errors
-    /// [`IoError::DirtyLost`]: it was the only copy. [`IoError::CacheFailed`]: the contents are known only after the next start.
-    pub(super) async fn load_block(
+    /// [`Shard::load`], for a read by a client of a block that is looked up there.
+    pub(super) fn load_hit(
         self: &Rc<Self>,
         block: LocalBlock,
         entry: Entry,
         out: &mut [u8],
+    ) -> impl Future<Output = Result<bool, IoError>> {
+        self.load(block, entry, out, true)
+    }
+
+    /// [`Shard::load`], for anything else.
+    pub(super) fn load_block(
+        self: &Rc<Self>,
+        block: LocalBlock,
+        entry: Entry,
+        out: &mut [u8],
+    ) -> impl Future<Output = Result<bool, IoError>> {
+        self.load(block, entry, out, false)
+    }
+
+    /// Restores the block at `entry` into `out`. The entry was looked up without an await since, or is of a dirty block. False: the copy could not be read;
+    /// repeat the lookup, because there may be a newer one by now.
+    ///
+    /// # Errors
+    /// [`IoError::DirtyLost`]: it was the only copy. [`IoError::CacheFailed`]: the contents are known only after the next start.
+    async fn load(
+        self: &Rc<Self>,
+        block: LocalBlock,
+        entry: Entry,
+        out: &mut [u8],
+        for_client: bool,
     ) -> Result<bool, IoError> {
         self.is_known(block)?;
         match self.load_from_memory(block, entry, out) {
@@ -78,6 +102,10 @@ impl<P: Platform> Shard<P> {
         match self.unpack(&buf[skip..], &hit.identity, out) {
             Ok(()) => {
                 self.map.not_damaged(block);
+                if for_client && self.weighs() {
+                    let restored = Restored::of(&buf[skip..], hit.identity.block);
+                    self.weigh_hits(&[(hit, restored, out)]);
+                }
                 Ok(true)
             }
             Err(error) => {
@@ -127,6 +155,7 @@ impl<P: Platform> Shard<P> {
             })
     }
 
+    /// A hit on the device at `entry`. If it is for a client, the entry was looked up without an await since.
     pub(super) fn hit(&self, index: usize, block: LocalBlock, entry: Entry) -> Hit {
         let Place::Fragment { location, sectors } = entry.place() else {
             unreachable!("same-filled blocks are never on the device")
@@ -138,6 +167,7 @@ impl<P: Platform> Shard<P> {
             index,
             block,
             entry,
+            version: self.order.version(block),
             identity,
             start,
             end,

@@ -15,6 +15,7 @@
 //! | [`io`] | the two devices |
 //! | [`tuning`], [`budget`], [`identity`] | settings and policy; the write budget; what never changes |
 //! | [`second_stage`] | whether blocks that stay are compressed again |
+//! | [`balance`] | whether compression takes hits more time than it saves misses |
 //! | [`dictionary`] | samples for the next dictionary |
 //! | [`sets`] | no state: which of them together |
 //! | [`contents`], [`manifest_reader`], [`region_reader`], [`recover_order`] | no state: reading what an earlier opening left |
@@ -47,6 +48,7 @@
 //! | `space` | taking and giving back the space of regions |
 //! | `writeback_runs` | writing dirty blocks to the origin |
 //! | `load` | the contents of one block |
+//! | `undo` | storing blocks with less compression again |
 //! | `devices` | reads of the cache device |
 //! | `intents/setting` | setting intents before a write |
 //! | `intents/clearing` | clearing them when a crash no longer matters |
@@ -73,6 +75,7 @@
 
 mod admit;
 mod advising;
+mod balance;
 mod budget;
 mod codecs;
 mod contents;
@@ -125,6 +128,7 @@ mod stale;
 mod start;
 mod tasks;
 mod tuning;
+mod undo;
 mod uses;
 mod write;
 mod writeback;
@@ -154,6 +158,7 @@ use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
 use crate::volume::STRIPE_BYTES;
 use crate::write_budget::WriteBudget;
 use advising::{Followed, Following};
+use balance::Balance;
 use budget::{Budget, CommonBudget};
 use codecs::CodecPool;
 use dictionary::Training;
@@ -248,6 +253,7 @@ pub struct Shard<P: Platform> {
     commits: GroupCommit,
     codecs: CodecPool,
     second_stage: SecondStage,
+    balance: Balance,
     training: Training,
     order: WriteOrder,
     origin_reads: OriginReads,
@@ -353,6 +359,7 @@ impl<P: Platform> Shard<P> {
             commits: GroupCommit::default(),
             codecs: CodecPool::default(),
             second_stage: SecondStage::default(),
+            balance: Balance::default(),
             training: Training::new(geometry.dictionary_bytes),
             order: WriteOrder::new(geometry.shard_len() / BLOCK_BYTES as u64, index_memory),
             origin_reads: OriginReads::new(),

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - *An admission that overlaps a write sees a newer version.* A write bumps the versions of its blocks before it goes to
-//!   the origin and again when the origin has replied. An admission notes a block's version *before* it reads the origin,
+//!   the origin and again when the origin has replied. An admission notes a block's version *before* it reads the origin, or
+//!   when it looks up the entry of a cached block that it stores again,
 //!   and stores the data only if the version is still the same at that time (no await in between). A read that began before
 //!   or during the write sees the second bump; a read that began after it has the new data.
 //! - Two locked ranges never overlap. Only the holder of a range's lock bumps versions in it.

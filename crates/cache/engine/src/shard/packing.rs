@@ -135,10 +135,14 @@ impl<P: Platform> Shard<P> {
         count(&self.stats.counters.pack_ns, took);
     }
 
-    pub(super) fn count_stored(&self, packed: &Packed, stored: u64, written: bool) {
+    pub(super) fn count_admitted(&self, packed: &Packed, stored: u64, written: bool) {
+        count(&self.stats.counters.admitted_blocks, 1);
+        count(&self.stats.counters.admitted_writes, u64::from(written));
+        self.count_stored(packed, stored);
+    }
+
+    pub(super) fn count_stored(&self, packed: &Packed, stored: u64) {
         let counters = &self.stats.counters;
-        count(&counters.admitted_blocks, 1);
-        count(&counters.admitted_writes, u64::from(written));
         count(&counters.codec_in_bytes, BLOCK_BYTES as u64);
         count(&counters.codec_out_bytes, stored);
         let kind = match packed {

@@ -11,10 +11,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use flaz_codec::CodecSpec;
 use flaz_device::IoBuf;
 use flaz_device::local::{Notify, Semaphore};
 
 use super::order::Version;
+use crate::index::Entry;
 use crate::policy::Ring;
 use crate::stats::{Stats, count, raise};
 use crate::units::LocalBlock;
@@ -32,9 +34,19 @@ pub(super) struct Candidate {
     /// The ring for a block without an older copy.
     pub(super) ring: Ring,
     pub(super) hits: u8,
-    /// From a write, not from a miss.
+    /// From a write, not from a read.
     pub(super) written: bool,
     pub(super) version: Version,
+    /// The cached copy that this one replaces. `None`: the block is not cached.
+    pub(super) replaces: Option<Replaced>,
+}
+
+/// A copy that is stored again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replaced {
+    pub(super) entry: Entry,
+    /// The codec that it gets.
+    pub(super) codec: CodecSpec,
 }
 
 /// Work for the admission task.

@@ -11,7 +11,7 @@ use flaz_device::deadline::is_timeout;
 use flaz_device::{Env, IoBuf, Nanos, Priority};
 use futures_util::future::{join, join_all};
 
-use super::fragment::{self, FragmentError};
+use super::fragment::{self, FragmentError, Restored};
 use super::gather::{Limits, neighbours};
 use super::load::Hit;
 use super::order::Version;
@@ -100,7 +100,9 @@ impl<P: Platform> Shard<P> {
     }
 
     fn count_read(&self, started: Nanos, len: usize, found: u64, missed: u64) {
-        let took = self.env.now().since(started);
+        let now = self.env.now();
+        let took = now.since(started);
+        self.weigh_read(found, missed > 0, now);
         let counters = &self.stats.counters;
         count(&counters.reads, 1);
         count(&counters.read_bytes, len as u64);
@@ -147,7 +149,7 @@ impl<P: Platform> Shard<P> {
         };
         // The hit is counted here only if it succeeds; otherwise `read_many` repeats the lookup.
         let mut out = IoBuf::new(BLOCK_BYTES);
-        Ok(self.load_block(block, entry, &mut out).await?.then(|| {
+        Ok(self.load_hit(block, entry, &mut out).await?.then(|| {
             self.map.count_use(block, entry, |entry| self.counts_read(entry));
             out
         }))
@@ -310,6 +312,13 @@ impl<P: Platform> Shard<P> {
                     return (group, plain, Some(pins));
                 }
             };
+            // Those that other cores decode take no time of this one.
+            let mut restored = Vec::new();
+            if self.weighs() && !split {
+                let bytes = |hit: &Hit| &buf[at + (hit.identity.location.offset() - group.start) as usize..];
+                let hits = group.hits.iter();
+                restored.extend(hits.map(|hit| Restored::of(bytes(hit), hit.identity.block)));
+            }
             let started = self.env.now();
             let plain = if split {
                 self.decode_elsewhere(buf, at, &group).await
@@ -320,6 +329,11 @@ impl<P: Platform> Shard<P> {
             let took = self.env.now().since(started).as_nanos() as u64;
             count(&self.stats.counters.unpacked_blocks, group.hits.len() as u64);
             count(&self.stats.counters.unpack_ns, took);
+            if !restored.is_empty() {
+                let hits = group.hits.iter().zip(restored).zip(&plain);
+                let whole = hits.filter_map(|((hit, by), plain)| Some((*hit, by, &plain.as_ref().ok()?[..])));
+                self.weigh_hits(&whole.collect::<Vec<_>>());
+            }
             // A bad block is dropped before its region is used again: the block may then be at the same place, and be good.
             let pins = plain.iter().any(Result::is_err).then_some(pins);
             (group, plain, pins)

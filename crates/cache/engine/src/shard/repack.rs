@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flaz_codec::{CodecId, CodecSpec, Effort};
-use flaz_device::{Env, IoBuf, Priority};
+use flaz_codec::{CodecChoice, CodecId, CodecSpec, Effort};
+use flaz_device::{Env, IoBuf, Load, Priority};
 use futures_util::stream::{StreamExt, iter};
 
 use super::fragment;
@@ -91,7 +91,7 @@ impl<P: Platform> Shard<P> {
     /// The codec for blocks that stay, if the settings have one and it pays to use it now.
     pub(super) fn second_codec(&self) -> Option<Second> {
         let usual = self.second_with(Effort::Usual)?;
-        if !self.second_stage.pays(self.origin.mean_read()) {
+        if !self.second_stage.pays(self.origin.mean_read()) || !self.balance.compresses() {
             return None;
         }
         match self.effort()? {
@@ -151,6 +151,11 @@ impl<P: Platform> Shard<P> {
         // Without a free region, writers may wait for this reclaim. A start and a stop should end soon.
         let hurries = self.log.free_regions() == 0 || self.tasks.phase() != Phase::Serving;
         let second = self.second_codec().filter(|_| !hurries);
+        // They may have been stored so when there were only hits.
+        let compresses_raw = !hurries
+            && self.tuning.settings().codec == CodecChoice::Auto
+            && self.balance.compresses_raw()
+            && self.env.load() != Load::High;
         let mut fours: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
         for member in kept.into_iter().filter_map(|kept| self.member(kept, false)) {
             let four = member.kept.survivor.block.0 / GROUP_BLOCKS_MAX as u64;
@@ -162,7 +167,14 @@ impl<P: Platform> Shard<P> {
                 let sets = fours.into_iter().map(|four| self.set_of(four, wider));
                 iter(sets).buffered(FETCHES_MAX).concat().await
             }
-            None => fours.into_iter().map(of_broken_group).collect(),
+            None => {
+                let is_tried = |member: &Member| member.of > 1 || compresses_raw && self.tries_raw(member);
+                let tried = |mut four: Vec<Member>| {
+                    four.retain(is_tried);
+                    of_broken_group(four)
+                };
+                fours.into_iter().map(tried).collect()
+            }
         };
         let (mut again, mut some, mut blocks) = (Again::default(), Vec::new(), 0);
         let mut second_now = second;
@@ -181,6 +193,11 @@ impl<P: Platform> Shard<P> {
             }
         }
         again
+    }
+
+    /// Whether to try to compress a block that is not compressed.
+    fn tries_raw(&self, member: &Member) -> bool {
+        member.stored == Some(Stored::Raw) && self.second_stage.tries(Stored::Raw)
     }
 
     pub(super) fn identity_of(&self, survivor: &Survivor) -> FragmentIdentity {

@@ -78,7 +78,7 @@ pub(super) struct SecondStage {
 /// How a fragment is stored before it is compressed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
-    /// As it is: the first codec saved nothing.
+    /// As it is: the first codec saved nothing, or hits should be quick.
     Raw,
     /// By the first codec.
     Packed,

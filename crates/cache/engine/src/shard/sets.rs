@@ -117,7 +117,7 @@ pub(super) fn is_whole_group(members: &[Member]) -> bool {
 /// Without the second codec: what is left of groups.
 pub(super) fn of_broken_group(four: Vec<Member>) -> Set {
     let mut members = few(four);
-    members.retain(|member| member.of > 1);
+    members.retain(|member| member.of > 1 || member.stored == Some(Stored::Raw));
     Set {
         members,
         together: false,

@@ -313,6 +313,7 @@ impl<P: Platform> Shard<P> {
                         hits: hits.min(3),
                         written: true,
                         version: self.order.version(local),
+                        replaces: None,
                     });
                 }
                 (None, Some(_)) => stale.push(local),

@@ -578,6 +578,11 @@ fn contents(families: &mut Families, live: &LiveReport) {
         codec.high_effort_s,
     );
     families.counter(
+        "flaz_less_compressed_blocks_total",
+        "Blocks stored again with less compression or none, because hits saturated a thread and misses were few.",
+        codec.less_compressed_blocks,
+    );
+    families.counter(
         "flaz_divided_groups_total",
         "Groups of blocks compressed together that had lost some of them when their region was freed.",
         codec.divided_groups,

@@ -47,4 +47,8 @@ impl Env for Usual {
     fn load(&self) -> Load {
         Rt.load().max(Load::Medium)
     }
+
+    fn thread_time(&self) -> Duration {
+        Rt.thread_time()
+    }
 }

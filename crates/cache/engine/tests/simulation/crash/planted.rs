@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use flaz_engine::planted::{PlantedBug, page_index, plant};
+use flaz_engine::planted::{PlantedBug, hit_bound, page_index, plant};
 use flaz_engine::settings::Mode;
 
 use super::explore::{Base, Budget, explore};
@@ -15,6 +15,9 @@ const STATES_MAX: u64 = 50_000;
 
 /// Crash states with a paged index.
 const PAGED_STATES: u64 = 20_000;
+
+/// Crash states in which blocks are stored with less compression again when they are read.
+const UNDONE_STATES: u64 = 10_000;
 
 /// Defects, with the seeds of scenarios that find them. These scenarios are explored first, which saves most of the search.
 /// `FlushNotSentAtTimes` has none: it counts flushes over many scenarios.
@@ -183,6 +186,26 @@ fn explore_paged(goal: u64, bug: Option<PlantedBug>) -> (Counts, Option<Failure>
         plant(bug);
     };
     explore_bases(goal, &prepare, &|_| {}, &|turn| turn)
+}
+
+/// Blocks of groups that are stored alone again when they are read have their latest contents after every crash.
+#[test]
+fn undone_blocks_are_up_to_date_after_a_crash() {
+    let goal = number_from_env("FLAZ_CRASH_STATES").unwrap_or(UNDONE_STATES);
+    let explore = |bug| {
+        let prepare = || {
+            hit_bound(true);
+            plant(bug);
+        };
+        explore_bases(goal, &prepare, &|_| {}, &|turn| groups::FIRST_BASE + turn)
+    };
+    let (counts, failure) = explore(None);
+    if let Some(failure) = failure {
+        panic!("after {} crash states: {failure}", counts.states);
+    }
+    assert!(counts.did.undone_blocks > 100, "{:?}", counts.did);
+    let (_, failure) = explore(Some(PlantedBug::UndoneOvertaken));
+    assert!(failure.is_some(), "not found");
 }
 
 /// Each use of the index follows a load of its page, without an await in between, and no wait for a page breaks an order.

@@ -8,6 +8,8 @@ mod cached_entries;
 mod expected;
 #[cfg(feature = "planted-bugs")]
 mod rotten_pages;
+#[cfg(feature = "planted-bugs")]
+mod undone;
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;

@@ -1,0 +1,297 @@
+//! Whether compression saves more time than it costs.
+//!
+//! A block that the first codec has compressed takes about two microseconds to restore, with the second codec several more. In return the
+//! cache has more blocks, and fewer reads miss. If the working set fits in the cache anyway, no misses are left to avoid. As long as the
+//! thread of the shard has time, compression then costs little; if the thread is saturated, it would serve more requests without.
+//! [`Balance`] compares two times over intervals of [`INTERVAL`]:
+//!
+//! - *restoring*: [`FIRST`] for each block that the first codec has restored, [`SECOND`] for each of the second one;
+//! - *missing*: the mean time of the origin's reads for each read that missed. A saturated thread serves other requests meanwhile: a miss
+//!   then costs an eighth of that, and at least its processor time, [`MISS_PROCESSOR`].
+//!
+//! If the thread was saturated in [`PATIENCE`] intervals, and restoring by the second codec took more than twice as long as missing, blocks
+//! that stay are not compressed again, and some of those that are read are stored with the first codec. They are stored uncompressed if
+//! misses are so rare that even the first codec for all hits would take [`RAW_PART`] times as long: that costs more capacity. One block in
+//! [`UNDO_PART`] is stored so, which begins with those that are read often. Reclaim compresses blocks again when misses have become dearer
+//! than hits would be if they were all restored: by the first codec, and then by the second one.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use flaz_codec::CodecSpec;
+use flaz_device::Nanos;
+
+use super::fragment::Restored;
+use crate::planted;
+
+/// How long the times are added up.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Time in which the first codec restores a block: see `docs/compression.md`.
+const FIRST: Duration = Duration::from_micros(2);
+/// The same of the second codec.
+const SECOND: Duration = Duration::from_micros(6);
+/// The same for a hit in a group of four, on average.
+const SECOND_IN_GROUP: Duration = Duration::from_micros(15);
+/// The processor time of a miss, about.
+const MISS_PROCESSOR: Duration = Duration::from_micros(100);
+/// While the thread is saturated, one part in this many of the time of the origin's reads counts.
+const SATURATED_PART: u32 = 8;
+/// Restoring counts if it takes one part in this many of the time.
+const RESTORING_PART: u32 = 100;
+/// Intervals, not counting those with time to spare, in which compression must have been too dear.
+const PATIENCE: u8 = 4;
+/// How many times as long as missing the first codec must take.
+const RAW_PART: u32 = 16;
+/// Of this many reads, the blocks of one are stored with another codec.
+const UNDO_PART: u32 = 8;
+
+/// What to do at present.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Verdict {
+    /// To compress blocks that stay again.
+    #[default]
+    Compress,
+    /// To leave them as they are.
+    Leave,
+    /// The same; and to store some blocks of the second codec with the first one when they are read.
+    First,
+    /// The same; and to store some compressed blocks uncompressed when they are read.
+    Raw,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Balance {
+    verdict: Cell<Verdict>,
+    /// Blocks that were stored uncompressed are left so.
+    leaves_raw: Cell<bool>,
+    /// Saturated intervals in which compression was too dear, since the last one in which it was not.
+    dear: Cell<u8>,
+    /// When the interval began, and the time that the thread had needed by then.
+    began: Cell<Nanos>,
+    thread_time: Cell<Duration>,
+    /// In this interval: blocks found, those restored by the first and by the second codec, and reads that missed.
+    hits: Cell<u64>,
+    first: Cell<u64>,
+    second: Cell<u64>,
+    misses: Cell<u64>,
+    /// Reads whose blocks could have been stored with another codec.
+    turn: Cell<u32>,
+}
+
+impl Balance {
+    /// A read found so many blocks, and perhaps not all.
+    pub(super) fn note_read(&self, hits: u64, missed: bool) {
+        add(&self.hits, hits);
+        add(&self.misses, u64::from(missed));
+    }
+
+    /// Whether the interval has ended.
+    pub(super) fn is_due(&self, now: Nanos) -> bool {
+        now.since(self.began.get()) >= INTERVAL
+    }
+
+    /// Compares the times of this interval, and begins another one. `thread_time`: for how long the thread has run or waited for a
+    /// processor since it began; zero if unknown. `origin_read`: the mean time of the origin's reads.
+    pub(super) fn judge(&self, now: Nanos, thread_time: Duration, origin_read: Duration) {
+        let took = now.since(self.began.replace(now));
+        let ran = thread_time.saturating_sub(self.thread_time.replace(thread_time));
+        let is_saturated = ran * 10 >= took * 9;
+        let miss = if is_saturated {
+            origin_read / SATURATED_PART
+        } else {
+            origin_read
+        };
+        let missing = times(miss.max(MISS_PROCESSOR), self.misses.take());
+        let (first, second) = (times(FIRST, self.first.take()), times(SECOND, self.second.take()));
+        let hits = self.hits.take();
+        let counts = |time: Duration| time * RESTORING_PART > took;
+        let undo = if counts(first + second) && times(FIRST, hits) > missing * RAW_PART {
+            Some(Verdict::Raw)
+        } else {
+            (counts(second) && second > missing * 2).then_some(Verdict::First)
+        };
+        match (undo, is_saturated) {
+            (Some(_), true) => self.dear.set(self.dear.get().saturating_add(1)),
+            // With time to spare, nothing is known about a time without.
+            (Some(_), false) => {}
+            (None, _) if missing > Duration::ZERO => self.dear.set(0),
+            (None, _) => {}
+        }
+        let verdict = match undo.filter(|_| is_saturated && self.dear.get() >= PATIENCE) {
+            Some(undo) => undo,
+            None if self.compresses() || missing > times(SECOND_IN_GROUP, hits) => Verdict::Compress,
+            None => Verdict::Leave,
+        };
+        self.verdict.set(verdict);
+        if missing > times(FIRST, hits) {
+            self.leaves_raw.set(false);
+        }
+        if verdict == Verdict::Raw {
+            self.leaves_raw.set(true);
+        }
+    }
+
+    /// Whether blocks that stay are worth being compressed by the first codec, if they are not compressed.
+    pub(super) fn compresses_raw(&self) -> bool {
+        !self.leaves_raw.get()
+    }
+
+    /// Whether blocks that stay are worth being compressed again.
+    pub(super) fn compresses(&self) -> bool {
+        self.verdict.get() == Verdict::Compress
+    }
+
+    /// Some blocks of a fragment were restored.
+    pub(super) fn note_restored(&self, restored: Restored) {
+        match restored {
+            Restored::Raw => {}
+            Restored::ByFirst => add(&self.first, 1),
+            Restored::BySecond(count) => add(&self.second, count),
+        }
+    }
+
+    /// With which codec to store again what was restored. `None`: it stays as it is.
+    pub(super) fn undo(&self, restored: Restored) -> Option<CodecSpec> {
+        let codec = match (self.verdict.get(), restored) {
+            (_, Restored::Raw) => return None,
+            (Verdict::Raw, _) => CodecSpec::NONE,
+            (Verdict::First, Restored::BySecond(_)) => CodecSpec::LZ4,
+            (_, Restored::BySecond(_)) if planted::is_hit_bound() => CodecSpec::LZ4,
+            (_, Restored::ByFirst) if planted::is_hit_bound() => CodecSpec::NONE,
+            (Verdict::Compress | Verdict::Leave | Verdict::First, _) => return None,
+        };
+        let turn = self.turn.get().wrapping_add(1);
+        self.turn.set(turn);
+        // Hashed, so that it is not always the same block of those that are read in turn.
+        let part = if planted::is_hit_bound() { 2 } else { UNDO_PART };
+        (turn.wrapping_mul(0x9e37_79b9) < u32::MAX / part).then_some(codec)
+    }
+}
+
+fn add(counter: &Cell<u64>, count: u64) {
+    counter.set(counter.get() + count);
+}
+
+fn times(time: Duration, count: u64) -> Duration {
+    time.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOLUME: Duration = Duration::from_millis(1);
+    const DISK: Duration = Duration::from_millis(12);
+
+    #[derive(Default)]
+    struct Run {
+        balance: Balance,
+        now: Nanos,
+        thread_time: Duration,
+        has_time: bool,
+    }
+
+    impl Run {
+        /// A second with so many hits, of which the codecs restore some, and misses.
+        fn pass(
+            &mut self,
+            hits: u64,
+            (first, second): (u64, u64),
+            misses: u64,
+            origin_read: Duration,
+        ) -> Verdict {
+            let balance = &self.balance;
+            balance.note_read(hits, false);
+            (0..misses).for_each(|_| balance.note_read(0, true));
+            (0..first).for_each(|_| balance.note_restored(Restored::ByFirst));
+            balance.note_restored(Restored::BySecond(second));
+            self.now = self.now.after(Duration::from_secs(1));
+            assert!(balance.is_due(self.now));
+            self.thread_time += Duration::from_millis(if self.has_time { 700 } else { 950 });
+            balance.judge(self.now, self.thread_time, origin_read);
+            assert!(!balance.is_due(self.now));
+            balance.verdict.get()
+        }
+    }
+
+    #[test]
+    fn a_saturated_thread_restores_only_what_avoids_misses() {
+        let mut run = Run::default();
+        let strong = (0, 75_000);
+        assert_eq!(run.pass(30_000, strong, 3000, VOLUME), Verdict::Compress);
+        for _ in 1..PATIENCE {
+            assert_eq!(
+                run.pass(30_000, strong, 1700, VOLUME),
+                Verdict::Compress,
+                "a burst"
+            );
+        }
+        assert_eq!(run.pass(30_000, strong, 1700, VOLUME), Verdict::First);
+        assert_eq!(run.pass(30_000, strong, 40, VOLUME), Verdict::First);
+        assert_eq!(run.pass(30_000, strong, 20, VOLUME), Verdict::Raw);
+        assert_eq!(run.pass(30_000, strong, 100, DISK), Verdict::First, "dearer");
+        assert_eq!(run.pass(30_000, strong, 200, DISK), Verdict::Leave);
+        assert_eq!(run.pass(30_000, strong, 400, DISK), Verdict::Compress);
+        assert_eq!(
+            run.pass(30_000, strong, 0, DISK),
+            Verdict::Compress,
+            "it must last again"
+        );
+    }
+
+    #[test]
+    fn a_thread_that_has_time_restores_everything() {
+        let mut run = Run::default();
+        for _ in 1..PATIENCE {
+            run.pass(30_000, (30_000, 0), 0, VOLUME);
+        }
+        run.has_time = true;
+        for _ in 0..10 {
+            assert_eq!(run.pass(30_000, (0, 75_000), 0, VOLUME), Verdict::Compress);
+        }
+        run.has_time = false;
+        assert_eq!(run.pass(30_000, (30_000, 0), 0, VOLUME), Verdict::Raw);
+        run.has_time = true;
+        assert_eq!(run.pass(30_000, (10_000, 50_000), 0, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(0, (0, 0), 0, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(30_000, (10_000, 50_000), 400, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(30_000, (10_000, 50_000), 500, VOLUME), Verdict::Compress);
+    }
+
+    #[test]
+    fn what_was_undone_stays_so_while_there_are_few_misses() {
+        let mut run = Run::default();
+        for _ in 0..PATIENCE {
+            run.pass(30_000, (30_000, 0), 0, VOLUME);
+        }
+        assert_eq!(run.balance.verdict.get(), Verdict::Raw);
+        assert_eq!(run.pass(60_000, (100, 100), 0, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(60_000, (100, 100), 900, VOLUME), Verdict::Leave);
+        assert!(!run.balance.compresses_raw());
+        assert_eq!(run.pass(60_000, (100, 100), 1000, VOLUME), Verdict::Leave);
+        assert!(run.balance.compresses_raw());
+        assert_eq!(run.pass(60_000, (100, 100), 7000, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(60_000, (100, 100), 8000, VOLUME), Verdict::Compress);
+    }
+
+    #[test]
+    fn one_block_in_eight_is_undone_wherever_it_is() {
+        let balance = Balance::default();
+        let undone = |verdict, restored| {
+            balance.verdict.set(verdict);
+            let mut undone = [0; 16];
+            for turn in 0..16_000 {
+                undone[turn % 16] += u32::from(balance.undo(restored).is_some());
+            }
+            let is_even = undone.iter().all(|&count| (100..150).contains(&count));
+            assert!(is_even || undone == [0; 16], "{undone:?}");
+            is_even
+        };
+        assert!(!undone(Verdict::Leave, Restored::BySecond(1)));
+        assert!(undone(Verdict::First, Restored::BySecond(4)));
+        assert!(!undone(Verdict::First, Restored::ByFirst));
+        assert!(undone(Verdict::Raw, Restored::ByFirst) && undone(Verdict::Raw, Restored::BySecond(1)));
+        assert!(!undone(Verdict::Raw, Restored::Raw));
+    }
+}

@@ -1,0 +1,107 @@
+//! Storing blocks with less compression again: those that clients read, where hits lose more by compression than misses gain (see
+//! [`super::balance`]).
+//!
+//! The block that a client has read is stored like one from the origin, off the client's path, unless a write has overtaken it or it has
+//! left its place. It stays in its ring, so of its records the newest is still destroyed last. There it is as young as a new block.
+
+use std::sync::Arc;
+
+use flaz_codec::{CodecChoice, CodecSpec};
+use flaz_device::{Env, IoBuf, Nanos};
+
+use super::fragment::Restored;
+use super::load::Hit;
+use super::queue::{Candidate, Job, Replaced};
+use super::second_stage::ORIGIN_SLOW;
+use super::{Platform, Shard};
+use crate::policy::Allowance;
+use crate::settings::Mode;
+use crate::units::BLOCK_BYTES;
+
+/// While more admission jobs than this wait, no blocks are added to them.
+const WAITING_MAX: u64 = 64;
+/// Blocks between the first and the last one of a job, at most.
+const BLOCKS_MAX: usize = 32;
+
+impl<P: Platform> Shard<P> {
+    /// A read found so many blocks, and perhaps not all.
+    pub(super) fn weigh_read(&self, found: u64, missed: bool, now: Nanos) {
+        if !self.weighs() {
+            return;
+        }
+        self.balance.note_read(found, missed);
+        if self.balance.is_due(now) {
+            let origin_read = self.origin.mean_read().unwrap_or(ORIGIN_SLOW);
+            self.balance.judge(now, self.env.thread_time(), origin_read);
+        }
+    }
+
+    /// Whether compression may be undone here.
+    pub(super) fn weighs(&self) -> bool {
+        self.tuning.settings().codec == CodecChoice::Auto
+    }
+
+    /// Hits of a client, close to each other on the device and sorted by location, were restored by this thread.
+    pub(super) fn weigh_hits(&self, hits: &[(Hit, Restored, &[u8])]) {
+        let strongest = |hits: &[(Hit, Restored, &[u8])]| hits.iter().map(|(_, restored, _)| *restored).max();
+        for fragment in hits.chunk_by(|(a, ..), (b, ..)| a.identity.location == b.identity.location) {
+            strongest(fragment).map(|restored| self.balance.note_restored(restored));
+        }
+        let Some(codec) = strongest(hits).and_then(|restored| self.balance.undo(restored)) else {
+            return;
+        };
+        let is_undone = |restored: &Restored| match restored {
+            Restored::Raw => false,
+            Restored::ByFirst => codec == CodecSpec::NONE,
+            Restored::BySecond(_) => true,
+        };
+        let undone = hits
+            .iter()
+            .filter(|(hit, restored, _)| is_undone(restored) && !hit.entry.dirty());
+        self.offer_restored(codec, undone.map(|(hit, _, block)| (*hit, *block)).collect());
+    }
+
+    /// Offers blocks of one request for admission with another codec, together, so that they stay close to each other.
+    fn offer_restored(&self, codec: CodecSpec, blocks: Vec<(Hit, &[u8])>) {
+        let numbers = || blocks.iter().map(|(hit, _)| hit.block);
+        let Some((first, last)) = numbers().min().zip(numbers().max()) else {
+            return;
+        };
+        let count = (last.0 - first.0 + 1) as usize;
+        let is_wanted = count <= BLOCKS_MAX
+            && !self.is_stopping()
+            && self.mode() != Mode::PassThrough
+            && self.queue.waiting() <= WAITING_MAX
+            && self.allowance() == Allowance::All;
+        if !is_wanted {
+            return;
+        }
+        let Some(slot) = self.queue.try_reserve(count * BLOCK_BYTES) else {
+            return;
+        };
+        let mut data = IoBuf::zeroed(count * BLOCK_BYTES);
+        let mut candidates = Vec::with_capacity(blocks.len());
+        for (hit, block) in blocks {
+            let index = (hit.block.0 - first.0) as usize;
+            data[index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(block);
+            candidates.push(Candidate {
+                index,
+                ring: self.log.ring_at(hit.entry.location()),
+                hits: 0,
+                written: false,
+                version: hit.version,
+                replaces: Some(Replaced {
+                    entry: hit.entry,
+                    codec,
+                }),
+            });
+        }
+        let job = Job::Store {
+            first,
+            data: Arc::new(data),
+            candidates,
+            stale: Vec::new(),
+        };
+        self.queue.offer(slot, job, &self.stats);
+    }
+}
