@@ -162,7 +162,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "N", value_parser = whole(1..=SHARDS_MAX))]
     pub shards: Option<u32>,
     /// Memory for the index when the cache is served. The rest of the index is in pages in an area of the cache device, a 64th of it,
-    /// which cannot be added later; a start after a crash reads the log several times. Without this option the cache gets such an area
+    /// which cannot be added later; a start after a crash takes longer. Without this option the cache gets such an area
     /// if its index may take more than a quarter of this machine's memory
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub index_memory: Option<u64>,
