@@ -45,7 +45,9 @@ impl<P: Platform> Shard<P> {
     pub(super) fn weigh_hits(&self, hits: &[(Hit, Restored, &[u8])]) {
         let strongest = |hits: &[(Hit, Restored, &[u8])]| hits.iter().map(|(_, restored, _)| *restored).max();
         for fragment in hits.chunk_by(|(a, ..), (b, ..)| a.identity.location == b.identity.location) {
-            strongest(fragment).map(|restored| self.balance.note_restored(restored));
+            if let Some(restored) = strongest(fragment) {
+                self.balance.note_restored(restored);
+            }
         }
         let Some(codec) = strongest(hits).and_then(|restored| self.balance.undo(restored)) else {
             return;

@@ -17,7 +17,7 @@ const STATES_MAX: u64 = 50_000;
 const PAGED_STATES: u64 = 20_000;
 
 /// Crash states in which blocks are stored with less compression again when they are read.
-const UNDONE_STATES: u64 = 10_000;
+const UNDONE_STATES: u64 = 4_000;
 
 /// Defects, with the seeds of scenarios that find them. These scenarios are explored first, which saves most of the search.
 /// `FlushNotSentAtTimes` has none: it counts flushes over many scenarios.
