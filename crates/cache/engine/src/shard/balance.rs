@@ -151,7 +151,7 @@ impl Balance {
         }
     }
 
-    /// With which codec to store again what was restored. `None`: it stays as it is.
+    /// The codec for storing restored blocks again. `None`: they stay as they are.
     pub(super) fn undo(&self, restored: Restored) -> Option<CodecSpec> {
         let codec = match (self.verdict.get(), restored) {
             (_, Restored::Raw) => return None,

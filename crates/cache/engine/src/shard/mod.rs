@@ -14,8 +14,7 @@
 //! | [`intents`] | stripes that may differ from the origin |
 //! | [`io`] | the two devices |
 //! | [`tuning`], [`budget`], [`identity`] | settings and policy; the write budget; what never changes |
-//! | [`second_stage`] | whether blocks that stay are compressed again |
-//! | [`balance`] | whether compression takes hits more time than it saves misses |
+//! | [`second_stage`] with [`balance`] | whether blocks that stay are compressed again, and whether hits lose more by compression than misses gain |
 //! | [`dictionary`] | samples for the next dictionary |
 //! | [`sets`] | no state: which of them together |
 //! | [`contents`], [`manifest_reader`], [`region_reader`], [`recover_order`] | no state: reading what an earlier opening left |
@@ -158,7 +157,6 @@ use crate::units::{BLOCK_BYTES, BlockNumber, Epoch, LocalBlock, STRIPE_BLOCKS};
 use crate::volume::STRIPE_BYTES;
 use crate::write_budget::WriteBudget;
 use advising::{Followed, Following};
-use balance::Balance;
 use budget::{Budget, CommonBudget};
 use codecs::CodecPool;
 use dictionary::Training;
@@ -253,7 +251,6 @@ pub struct Shard<P: Platform> {
     commits: GroupCommit,
     codecs: CodecPool,
     second_stage: SecondStage,
-    balance: Balance,
     training: Training,
     order: WriteOrder,
     origin_reads: OriginReads,
@@ -359,7 +356,6 @@ impl<P: Platform> Shard<P> {
             commits: GroupCommit::default(),
             codecs: CodecPool::default(),
             second_stage: SecondStage::default(),
-            balance: Balance::default(),
             training: Training::new(geometry.dictionary_bytes),
             order: WriteOrder::new(geometry.shard_len() / BLOCK_BYTES as u64, index_memory),
             origin_reads: OriginReads::new(),

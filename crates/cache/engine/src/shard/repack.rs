@@ -91,7 +91,7 @@ impl<P: Platform> Shard<P> {
     /// The codec for blocks that stay, if the settings have one and it pays to use it now.
     pub(super) fn second_codec(&self) -> Option<Second> {
         let usual = self.second_with(Effort::Usual)?;
-        if !self.second_stage.pays(self.origin.mean_read()) || !self.balance.compresses() {
+        if !self.second_stage.pays(self.origin.mean_read()) || !self.second_stage.balance.compresses() {
             return None;
         }
         match self.effort()? {
@@ -154,7 +154,7 @@ impl<P: Platform> Shard<P> {
         // They may have been stored so when there were only hits.
         let compresses_raw = !hurries
             && self.tuning.settings().codec == CodecChoice::Auto
-            && self.balance.compresses_raw()
+            && self.second_stage.balance.compresses_raw()
             && self.env.load() != Load::High;
         let mut fours: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
         for member in kept.into_iter().filter_map(|kept| self.member(kept, false)) {

@@ -10,6 +10,8 @@ use std::time::Duration;
 use flaz_codec::{CodecSpec, Effort};
 use flaz_device::{Load, Nanos};
 
+use super::balance::Balance;
+
 /// Mean time of an origin's reads from which blocks are compressed again.
 pub const ORIGIN_SLOW: Duration = Duration::from_micros(250);
 /// Mean time of an origin's reads below which they no longer are.
@@ -67,6 +69,8 @@ impl Second {
 #[derive(Debug, Default)]
 pub(super) struct SecondStage {
     pays: Cell<bool>,
+    /// Whether strong compression costs hits more than it saves misses.
+    pub(super) balance: Balance,
     spare: Spare,
     raw: Sampling,
     packed: Sampling,

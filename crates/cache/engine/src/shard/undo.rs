@@ -29,10 +29,12 @@ impl<P: Platform> Shard<P> {
         if !self.weighs() {
             return;
         }
-        self.balance.note_read(found, missed);
-        if self.balance.is_due(now) {
+        self.second_stage.balance.note_read(found, missed);
+        if self.second_stage.balance.is_due(now) {
             let origin_read = self.origin.mean_read().unwrap_or(ORIGIN_SLOW);
-            self.balance.judge(now, self.env.thread_time(), origin_read);
+            self.second_stage
+                .balance
+                .judge(now, self.env.thread_time(), origin_read);
         }
     }
 
@@ -46,10 +48,11 @@ impl<P: Platform> Shard<P> {
         let strongest = |hits: &[(Hit, Restored, &[u8])]| hits.iter().map(|(_, restored, _)| *restored).max();
         for fragment in hits.chunk_by(|(a, ..), (b, ..)| a.identity.location == b.identity.location) {
             if let Some(restored) = strongest(fragment) {
-                self.balance.note_restored(restored);
+                self.second_stage.balance.note_restored(restored);
             }
         }
-        let Some(codec) = strongest(hits).and_then(|restored| self.balance.undo(restored)) else {
+        let Some(codec) = strongest(hits).and_then(|restored| self.second_stage.balance.undo(restored))
+        else {
             return;
         };
         let is_undone = |restored: &Restored| match restored {

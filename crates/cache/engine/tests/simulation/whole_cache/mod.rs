@@ -29,5 +29,6 @@ mod reads;
 mod rig;
 mod second_stage;
 mod status;
+mod undone;
 mod uses;
 mod warm;

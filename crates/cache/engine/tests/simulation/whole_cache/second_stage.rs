@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -15,18 +14,17 @@ use flaz_engine::settings::{Mode, Settings};
 use flaz_engine::stats::Counts;
 use flaz_engine::units::BlockNumber;
 use flaz_engine::volume::Volume;
-use flaz_engine::write_budget::WriteBudget;
 use flaz_sim::{DiskConfig, Rng};
 
 use crate::whole_cache::rig::{BLOCK, FRONT_BYTES, Open, Rig, SMALLEST, filled_disk, plain_disk, settings};
 
 /// Blocks that are used again and again.
-const USED: Range<u64> = 0..160;
+pub(super) const USED: Range<u64> = 0..160;
 /// Bytes of the origin.
 const ORIGIN_LEN: u64 = 48 << 20;
 
 /// Words in random order: LZ4 saves about half, zstd more.
-fn words(number: u64, block: &mut [u8; 4096]) {
+pub(super) fn words(number: u64, block: &mut [u8; 4096]) {
     let mut rng = Rng::new(number);
     for place in block.chunks_mut(8) {
         let word = format!("{:<8}", rng.below(40) * 7_919);
@@ -38,7 +36,7 @@ fn noise(number: u64, block: &mut [u8; 4096]) {
     Rng::new(number).fill(block);
 }
 
-fn rig(fill: fn(u64, &mut [u8; 4096]), origin_read: Duration) -> Rig {
+pub(super) fn rig(fill: fn(u64, &mut [u8; 4096]), origin_read: Duration) -> Rig {
     let origin = DiskConfig {
         read_latency: origin_read..=origin_read,
         ..filled_disk(ORIGIN_LEN, fill)
@@ -49,7 +47,7 @@ fn rig(fill: fn(u64, &mut [u8; 4096]), origin_read: Duration) -> Rig {
 }
 
 /// Uses some blocks often and others once, until `regions` have been reclaimed.
-async fn use_blocks(open: &Open, regions: u64) -> Counts {
+pub(super) async fn use_blocks(open: &Open, regions: u64) -> Counts {
     use_blocks_apart(open, regions, 1).await
 }
 
@@ -74,7 +72,7 @@ async fn use_blocks_apart(open: &Open, regions: u64, distance: usize) -> Counts 
 }
 
 /// Uses some blocks often and others at random, so that main is filled, until so many more regions have been reclaimed.
-async fn use_main(open: &Open, regions: u64) -> Counts {
+pub(super) async fn use_main(open: &Open, regions: u64) -> Counts {
     let before = open.cache.stats().counts.regions_reclaimed;
     let mut rng = Rng::new(before);
     for turn in 0.. {
@@ -107,7 +105,7 @@ fn cached(open: &Open) -> usize {
     USED.filter(is_cached).count()
 }
 
-async fn check_contents(open: &Open, fill: fn(u64, &mut [u8; 4096])) {
+pub(super) async fn check_contents(open: &Open, fill: fn(u64, &mut [u8; 4096])) {
     let mut block = [0; 4096];
     for number in USED {
         fill(number, &mut block);
@@ -343,88 +341,6 @@ fn members_change_alone(regions: u64, repacked: bool) -> Counts {
     counts
 }
 
-/// A saturated thread that has only hits stores blocks uncompressed, and they stay so. With misses, and time, they are compressed again,
-/// before a fast origin with the first codec.
-#[test]
-fn where_no_misses_are_left_hits_are_as_quick_as_without_compression() {
-    for origin_us in [2000, 120] {
-        hits_become_quick(Duration::from_micros(origin_us));
-    }
-}
-
-fn hits_become_quick(origin_read: Duration) {
-    let rig = rig(words, origin_read);
-    rig.sim.set_parallelism(2);
-    rig.sim.block_on(async {
-        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
-        let before = use_blocks(&open, 40).await;
-        // The first codec alone would take more than a hundredth of the time.
-        let read_all = async || {
-            check_contents(&open, words).await;
-            rig.sim.env().sleep(Duration::from_millis(10)).await;
-        };
-        for _ in 0..150 {
-            read_all().await;
-        }
-        assert_eq!(open.cache.stats().counts.undone_blocks, 0, "there is time");
-        rig.sim.set_saturated(true);
-        for turn in 0.. {
-            let counts = open.cache.stats().counts;
-            if counts.undone_blocks >= USED.end * 9 / 10 {
-                break;
-            }
-            assert!(turn < 1000, "{counts:?}");
-            read_all().await;
-        }
-        let counts = open.cache.stats().counts;
-        assert!(counts.raw_blocks >= USED.end / 2, "{counts:?}");
-        assert_eq!(counts.miss_blocks, before.miss_blocks, "{counts:?}");
-        rig.sim.set_saturated(false);
-        for turn in 0.. {
-            let many = use_main(&open, 60).await;
-            if many.repacked_blocks > counts.repacked_blocks + USED.end / 2 {
-                break;
-            }
-            assert!(turn < 10, "{many:?}");
-        }
-        read_all().await;
-        check_whole(&open);
-        std::mem::forget(open);
-    });
-    rig.sim.kill_tasks();
-    rig.sim.block_on(async {
-        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
-        check_contents(&open, words).await;
-        check_whole(&open);
-        open.stop().await.expect("stops");
-        let findings = rig.check().await.expect("has a superblock");
-        assert!(findings.iter().all(|finding| finding.object.is_ok()));
-    });
-}
-
-/// They stay compressed when half of the write budget is used up.
-#[test]
-fn hits_do_not_use_up_the_write_budget_to_become_quick() {
-    let rig = rig(words, Duration::from_millis(2));
-    rig.sim.block_on(async {
-        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
-        use_blocks(&open, 40).await;
-        rig.sim.set_saturated(true);
-        let with_budget = Settings {
-            write_budget: WriteBudget::BytesPerDay(NonZeroU64::new(128 << 10).expect("not zero")),
-            ..settings("auto", PolicyKind::S3Fifo)
-        };
-        open.cache.set(&with_budget);
-        for _ in 0..100 {
-            check_contents(&open, words).await;
-            rig.sim.env().sleep(Duration::from_millis(40)).await;
-        }
-        let counts = open.cache.stats().counts;
-        assert!(counts.undone_blocks < 40, "{counts:?}");
-        open.stop().await.expect("stops");
-    });
-}
-
 /// Without the second codec, groups stay readable, and are divided when few of their blocks stay.
 #[test]
 fn groups_outlive_a_change_of_the_codec() {
@@ -453,7 +369,7 @@ async fn use_until_dictionaries(open: &Open, count: u64) {
 }
 
 /// No fragment was damaged, so each was restored with its own dictionary.
-fn check_whole(open: &Open) {
+pub(super) fn check_whole(open: &Open) {
     let counts = open.cache.stats().counts;
     assert_eq!(
         (counts.checksum_failures, counts.cache_errors),

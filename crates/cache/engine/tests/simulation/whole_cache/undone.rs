@@ -1,0 +1,94 @@
+//! `--codec auto`: blocks are stored with less compression again where hits saturate a thread.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use flaz_device::Env;
+use flaz_engine::policy::PolicyKind;
+use flaz_engine::settings::Settings;
+use flaz_engine::write_budget::WriteBudget;
+
+use crate::whole_cache::rig::settings;
+use crate::whole_cache::second_stage::{USED, check_contents, check_whole, rig, use_blocks, use_main, words};
+
+/// A saturated thread that has only hits stores blocks uncompressed, and they stay so. With misses, and time, they are compressed again,
+/// before a fast origin with the first codec.
+#[test]
+fn where_no_misses_are_left_hits_are_as_quick_as_without_compression() {
+    for origin_us in [2000, 120] {
+        hits_become_quick(Duration::from_micros(origin_us));
+    }
+}
+
+fn hits_become_quick(origin_read: Duration) {
+    let rig = rig(words, origin_read);
+    rig.sim.set_parallelism(2);
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        let before = use_blocks(&open, 40).await;
+        // The first codec alone would take more than a hundredth of the time.
+        let read_all = async || {
+            check_contents(&open, words).await;
+            rig.sim.env().sleep(Duration::from_millis(10)).await;
+        };
+        for _ in 0..150 {
+            read_all().await;
+        }
+        assert_eq!(open.cache.stats().counts.undone_blocks, 0, "there is time");
+        rig.sim.set_saturated(true);
+        for turn in 0.. {
+            let counts = open.cache.stats().counts;
+            if counts.undone_blocks >= USED.end * 9 / 10 {
+                break;
+            }
+            assert!(turn < 1000, "{counts:?}");
+            read_all().await;
+        }
+        let counts = open.cache.stats().counts;
+        assert!(counts.raw_blocks >= USED.end / 2, "{counts:?}");
+        assert_eq!(counts.miss_blocks, before.miss_blocks, "{counts:?}");
+        rig.sim.set_saturated(false);
+        for turn in 0.. {
+            let many = use_main(&open, 60).await;
+            if many.repacked_blocks > counts.repacked_blocks + USED.end / 2 {
+                break;
+            }
+            assert!(turn < 10, "{many:?}");
+        }
+        read_all().await;
+        check_whole(&open);
+        std::mem::forget(open);
+    });
+    rig.sim.kill_tasks();
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        check_contents(&open, words).await;
+        check_whole(&open);
+        open.stop().await.expect("stops");
+        let findings = rig.check().await.expect("has a superblock");
+        assert!(findings.iter().all(|finding| finding.object.is_ok()));
+    });
+}
+
+/// They stay compressed when half of the write budget is used up.
+#[test]
+fn hits_do_not_use_up_the_write_budget_to_become_quick() {
+    let rig = rig(words, Duration::from_millis(2));
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        use_blocks(&open, 40).await;
+        rig.sim.set_saturated(true);
+        let with_budget = Settings {
+            write_budget: WriteBudget::BytesPerDay(NonZeroU64::new(128 << 10).expect("not zero")),
+            ..settings("auto", PolicyKind::S3Fifo)
+        };
+        open.cache.set(&with_budget);
+        for _ in 0..100 {
+            check_contents(&open, words).await;
+            rig.sim.env().sleep(Duration::from_millis(40)).await;
+        }
+        let counts = open.cache.stats().counts;
+        assert!(counts.undone_blocks < 40, "{counts:?}");
+        open.stop().await.expect("stops");
+    });
+}
