@@ -21,7 +21,7 @@ use crate::planted::{PlantedBug, planted};
 use crate::policy::{Admission, Allowance, Ring};
 use crate::settings::Mode;
 use crate::stats::count;
-use crate::units::LocalBlock;
+use crate::units::{BLOCK_BYTES, LocalBlock};
 
 /// Blocks packed on this thread before other tasks run.
 const PACK_YIELD_BLOCKS: usize = 8;
@@ -248,8 +248,18 @@ impl<P: Platform> Shard<P> {
                     false => StoredAs::Read(ring),
                 };
                 self.follow_stored(block, stored, stored_as);
+                if !candidate.written && (1..BLOCK_BYTES as u64).contains(&stored) {
+                    self.offer_sample(block, &data[candidate.index * BLOCK_BYTES..][..BLOCK_BYTES]);
+                }
                 self.sample_codecs(first, data, candidate.index, stored).await;
             }
+        }
+    }
+
+    /// A new block compresses: it may be a sample for the first dictionary.
+    fn offer_sample(self: &Rc<Self>, block: LocalBlock, data: &[u8]) {
+        if self.training.selects_new(block) && self.wants_sample() && self.second_codec().is_some() {
+            self.add_sample(data);
         }
     }
 

@@ -1,8 +1,9 @@
 //! The dictionaries of a shard: what blocks that stay have in common. The second codec compresses with the current one.
 //!
 //! A dictionary is trained from a sample of the blocks that reclaim compresses again, one of each aligned 16 KiB, and stored on the cache
-//! device before the first block is compressed with it. From time to time another one is trained. If it is better, it takes the number
-//! that is not in use, and blocks that need the earlier one are compressed again when their region is reclaimed.
+//! device before the first block is compressed with it. The first one is also trained from new blocks, because a cache has to be full
+//! before it reclaims anything. From time to time another one is trained. If it is better, it takes the number that is not in use, and
+//! blocks that need the earlier one are compressed again when their region is reclaimed.
 //!
 //! Invariants:
 //! - Only clean blocks are compressed with a dictionary: those that are compressed again, and those that a miss brings in. So nothing is
@@ -22,9 +23,10 @@ use futures_util::future::{Either, select};
 use super::tasks::Phase;
 use super::{Platform, Shard};
 use crate::format::dictionary::{DICTIONARY_HEADER_BYTES, DictionarySlot, StoredDictionary};
+use crate::format::group::GROUP_BLOCKS_MAX;
 use crate::planted::{PlantedBug, planted};
 use crate::stats::count;
-use crate::units::BLOCK_BYTES;
+use crate::units::{BLOCK_BYTES, LocalBlock};
 
 /// Bytes of samples for each byte of a dictionary ...
 const SAMPLES_SHARE: usize = 16;
@@ -38,6 +40,10 @@ const GAIN_PART: usize = 32;
 const FIRST_GAIN_PART: usize = 64;
 /// A new dictionary is tried after the shard has written so many times the bytes of its regions.
 const RENEWAL: u64 = 4;
+/// The samples among new blocks are spread over one part in this many of the blocks that a shard holds uncompressed ...
+const NEW_PART: u64 = 4;
+/// ... but at least one new block in this many is a sample.
+const NEW_STEP_MAX: u64 = 16;
 
 /// The samples for the next dictionary.
 #[derive(Debug)]
@@ -47,18 +53,39 @@ pub(super) struct Training {
     samples: RefCell<Vec<u8>>,
     /// Samples are taken once the shard has written as many bytes. `None`: a dictionary is being made.
     begins: Cell<Option<u64>>,
+    /// Whether new blocks are samples as well.
+    new: Cell<New>,
     /// The generation of the newest dictionary; 0 if there is none.
     generation: Cell<u32>,
 }
 
+/// Which new blocks are samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum New {
+    /// One in `step`, of which `passed` have passed, and at most one of an aligned 16 KiB in a row.
+    Every {
+        step: u64,
+        passed: u64,
+        last: Option<u64>,
+    },
+    /// None: those that stay say more.
+    Never,
+}
+
 impl Training {
-    /// For dictionaries with so much space.
-    pub(super) fn new(dictionary_bytes: u32) -> Self {
+    /// For dictionaries with so much space, of a shard with so many bytes of regions.
+    pub(super) fn new(dictionary_bytes: u32, region_bytes: u64) -> Self {
         let wanted = (dictionary_bytes as usize * SAMPLES_SHARE).min(SAMPLES_BYTES_MAX);
+        let step = (region_bytes / NEW_PART).checked_div(wanted as u64);
         Self {
             wanted,
             samples: RefCell::default(),
             begins: Cell::new(Some(0)),
+            new: Cell::new(New::Every {
+                step: step.unwrap_or(1).clamp(1, NEW_STEP_MAX),
+                passed: 0,
+                last: None,
+            }),
             generation: Cell::new(0),
         }
     }
@@ -66,6 +93,33 @@ impl Training {
     /// Whether a sample is wanted, when the shard has written so many bytes.
     pub(super) fn wants(&self, written: u64) -> bool {
         self.wanted > 0 && self.begins.get().is_some_and(|begins| begins <= written)
+    }
+
+    /// Whether new blocks are samples as well.
+    fn has_new(&self) -> bool {
+        self.new.get() != New::Never
+    }
+
+    /// A new block is stored: whether it should be a sample, if one is wanted.
+    pub(super) fn selects_new(&self, block: LocalBlock) -> bool {
+        let New::Every { step, passed, last } = self.new.get() else {
+            return false;
+        };
+        let four = Some(block.0 / GROUP_BLOCKS_MAX as u64);
+        let selects = passed + 1 >= step && last != four;
+        self.new.set(match selects {
+            true => New::Every {
+                step,
+                passed: 0,
+                last: four,
+            },
+            false => New::Every {
+                step,
+                passed: passed + 1,
+                last,
+            },
+        });
+        selects
     }
 
     /// Takes a block. Returns all samples when there are enough; then none is wanted until [`Training::begin`].
@@ -77,6 +131,7 @@ impl Training {
             return None;
         }
         self.begins.set(None);
+        self.new.set(New::Never);
         Some(take(&mut samples))
     }
 
@@ -164,6 +219,7 @@ impl<P: Platform> Shard<P> {
                 self.training.generation.set(newest);
                 self.codecs
                     .set_dictionary(number, Arc::new(dictionary), is_newest);
+                self.training.new.set(New::Never);
             }
         }
     }
@@ -204,12 +260,18 @@ impl<P: Platform> Shard<P> {
 
     /// Takes a block as a sample. When there are enough, a dictionary is made and stored in the background.
     pub(super) fn add_sample(self: &Rc<Self>, block: &[u8]) {
+        // Those that stay may have other things in common.
+        let has_new = self.training.has_new();
         let samples = self.training.add(block);
         if let Some(samples) = samples.filter(|_| self.tasks.phase() == Phase::Serving) {
             let shard = Rc::clone(self);
             self.tasks.spawn(&self.env, async move {
                 shard.make_dictionary(samples).await;
-                shard.training.begin(shard.renewal());
+                let begins = match has_new {
+                    true => 0,
+                    false => shard.renewal(),
+                };
+                shard.training.begin(begins);
             });
         }
     }
@@ -288,7 +350,7 @@ mod tests {
 
     #[test]
     fn samples_are_taken_until_there_are_enough_and_then_after_a_while() {
-        let training = Training::new(8 << 10);
+        let training = Training::new(8 << 10, 2 << 20);
         assert!(training.wants(0));
         for n in 1..32 {
             assert_eq!(training.add(&[1; BLOCK_BYTES]), None, "{n}");
@@ -300,7 +362,35 @@ mod tests {
         training.begin(1000);
         assert!(!training.wants(999) && training.wants(1000));
         assert_eq!(training.memory_bytes(), 0);
-        assert!(!Training::new(0).wants(u64::MAX), "there is no space for one");
+        let none = Training::new(0, 2 << 20);
+        assert!(!none.wants(u64::MAX), "there is no space for one");
+    }
+
+    #[test]
+    fn the_first_samples_include_new_blocks_that_lie_apart() {
+        let selected = |training: &Training, blocks: &[u64]| {
+            let blocks = blocks.iter().copied().map(LocalBlock);
+            blocks.filter(|block| training.selects_new(*block)).count()
+        };
+        // 128 KiB of samples from 512 KiB.
+        let training = Training::new(8 << 10, 2 << 20);
+        let apart: Vec<u64> = (0..64).map(|number| number * 100).collect();
+        assert_eq!(selected(&training, &apart), 16);
+        assert_eq!(
+            selected(&training, &[8; 64]),
+            1,
+            "all of them in one aligned 16 KiB"
+        );
+        assert_eq!(
+            selected(&Training::new(256 << 10, 1 << 40), &apart),
+            4,
+            "soon also in a large shard"
+        );
+        for _ in 0..32 {
+            training.add(&[1; BLOCK_BYTES]);
+        }
+        training.begin(0);
+        assert_eq!(selected(&training, &apart), 0, "then only those that stay");
     }
 
     #[test]

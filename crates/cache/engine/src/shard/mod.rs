@@ -356,7 +356,7 @@ impl<P: Platform> Shard<P> {
             commits: GroupCommit::default(),
             codecs: CodecPool::default(),
             second_stage: SecondStage::default(),
-            training: Training::new(geometry.dictionary_bytes),
+            training: Training::new(geometry.dictionary_bytes, geometry.shard_len()),
             order: WriteOrder::new(geometry.shard_len() / BLOCK_BYTES as u64, index_memory),
             origin_reads: OriginReads::new(),
             queue: AdmissionQueue::new(),

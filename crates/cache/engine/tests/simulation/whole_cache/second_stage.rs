@@ -425,6 +425,50 @@ fn what_stays_is_compressed_with_a_dictionary_also_after_a_kill_and_a_stop() {
     });
 }
 
+/// A cache that has not reclaimed anything yet makes its first dictionary from new blocks, if it will use it. New blocks, too, need it
+/// then, and outlive a kill.
+#[test]
+fn a_new_cache_has_a_dictionary_before_it_is_full() {
+    let filled = |codec, origin_read| {
+        let rig = rig(words, origin_read);
+        rig.sim.set_parallelism(2);
+        rig.sim.set_load(Load::Low);
+        let counts = rig.sim.block_on(async {
+            // New blocks use only the time that has been saved up.
+            rig.sim.env().sleep(Duration::from_secs(20)).await;
+            let open = rig.opened(settings(codec, PolicyKind::S3Fifo)).await;
+            for first in (0..600).step_by(4) {
+                open.prefetch(first..first + 4).await;
+                rig.sim.env().sleep(Duration::from_millis(50)).await;
+            }
+            let counts = open.cache.stats().counts;
+            std::mem::forget(open);
+            counts
+        });
+        assert_eq!(counts.regions_reclaimed, 0, "{counts:?}");
+        (rig, counts)
+    };
+    let slow = Duration::from_millis(2);
+    let (rig, counts) = filled("auto", slow);
+    assert_eq!(counts.dictionaries_made, 1, "{counts:?}");
+    rig.sim.kill_tasks();
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        check_contents(&open, words).await;
+        check_whole(&open);
+        assert_eq!(cached(&open), USED.end as usize);
+        open.stop().await.expect("stops");
+        let with_dictionary = live_blocks(&rig, "fragment-zstd-dictionary").await;
+        assert!(with_dictionary > 300, "{with_dictionary}");
+    });
+    assert_eq!(filled("lz4", slow).1.dictionaries_made, 0);
+    assert_eq!(
+        filled("auto", Duration::from_micros(50)).1.dictionaries_made,
+        0,
+        "hits stay quick"
+    );
+}
+
 /// Without a dictionary, the advisor tries what one would save; with one, it needs no history for that.
 #[test]
 fn the_advisor_tries_what_a_dictionary_would_save_until_there_is_one() {
