@@ -104,7 +104,7 @@ impl<P: Platform> Shard<P> {
                 self.map.not_damaged(block);
                 if for_client && self.weighs() {
                     let restored = Restored::of(&buf[skip..], hit.identity.block);
-                    self.weigh_hits(&[(hit, restored, out)]);
+                    self.weigh_hits(&[(hit, restored)], |_| out);
                 }
                 Ok(true)
             }

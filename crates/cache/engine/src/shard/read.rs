@@ -305,11 +305,11 @@ impl<P: Platform> Shard<P> {
                 Ok(read) => read,
                 Err(error) if group.hits.len() == 1 || is_timeout(&error) => {
                     let none = group.hits.iter().map(|_| Err(None)).collect();
-                    return (group, none, Some(pins));
+                    return (group, none, Vec::new(), Some(pins));
                 }
                 Err(_) => {
                     let plain = self.read_apart(&group.hits).await;
-                    return (group, plain, Some(pins));
+                    return (group, plain, Vec::new(), Some(pins));
                 }
             };
             // Those that other cores decode take no time of this one.
@@ -329,21 +329,20 @@ impl<P: Platform> Shard<P> {
             let took = self.env.now().since(started).as_nanos() as u64;
             count(&self.stats.counters.unpacked_blocks, group.hits.len() as u64);
             count(&self.stats.counters.unpack_ns, took);
-            if !restored.is_empty() {
-                let hits = group.hits.iter().zip(restored).zip(&plain);
-                let whole = hits.filter_map(|((hit, by), plain)| Some((*hit, by, &plain.as_ref().ok()?[..])));
-                self.weigh_hits(&whole.collect::<Vec<_>>());
-            }
             // A bad block is dropped before its region is used again: the block may then be at the same place, and be good.
             let pins = plain.iter().any(Result::is_err).then_some(pins);
-            (group, plain, pins)
+            (group, plain, restored, pins)
         });
-        for (group, plain, _pins) in join_all(reads).await {
+        let mut weighed = Vec::new();
+        for (group, plain, restored, _pins) in join_all(reads).await {
+            let mut restored = restored.into_iter();
             for (hit, result) in group.hits.iter().zip(plain) {
+                let by = restored.next();
                 match result {
                     Ok(block) => {
                         self.map.not_damaged(hit.block);
                         out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&block);
+                        weighed.extend(by.map(|by| (*hit, by)));
                     }
                     Err(error) => {
                         self.load_page(hit.block).await;
@@ -354,6 +353,8 @@ impl<P: Platform> Shard<P> {
             }
         }
         lost?;
+        let block_of = |hit: &Hit| &out[hit.index * BLOCK_BYTES..][..BLOCK_BYTES];
+        self.weigh_hits(&weighed, block_of);
         bad.sort_unstable();
         Ok(bad)
     }

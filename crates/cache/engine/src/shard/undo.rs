@@ -1,8 +1,9 @@
 //! Storing blocks with less compression again: those that clients read, where hits lose more by compression than misses gain (see
 //! [`super::balance`]).
 //!
-//! The block that a client has read is stored like one from the origin, off the client's path, unless a write has overtaken it or it has
-//! left its place. It stays in its ring, so of its records the newest is still destroyed last. There it is as young as a new block.
+//! The blocks of a read are stored together, like those from the origin, off the client's path, unless a write has overtaken them or they
+//! have left their places. A block stays in its ring, so of its records the newest is still destroyed last. There it is as young as a new
+//! block.
 
 use std::sync::Arc;
 
@@ -43,10 +44,10 @@ impl<P: Platform> Shard<P> {
         self.tuning.settings().codec == CodecChoice::Auto
     }
 
-    /// Hits of a client, close to each other on the device and sorted by location, were restored by this thread.
-    pub(super) fn weigh_hits(&self, hits: &[(Hit, Restored, &[u8])]) {
-        let strongest = |hits: &[(Hit, Restored, &[u8])]| hits.iter().map(|(_, restored, _)| *restored).max();
-        for fragment in hits.chunk_by(|(a, ..), (b, ..)| a.identity.location == b.identity.location) {
+    /// Hits of one request of a client, sorted by location, were restored by this thread. `block_of`: the contents of each.
+    pub(super) fn weigh_hits<'a>(&self, hits: &[(Hit, Restored)], block_of: impl Fn(&Hit) -> &'a [u8]) {
+        let strongest = |hits: &[(Hit, Restored)]| hits.iter().map(|(_, restored)| *restored).max();
+        for fragment in hits.chunk_by(|(a, _), (b, _)| a.identity.location == b.identity.location) {
             if let Some(restored) = strongest(fragment) {
                 self.second_stage.balance.note_restored(restored);
             }
@@ -55,15 +56,9 @@ impl<P: Platform> Shard<P> {
         else {
             return;
         };
-        let is_undone = |restored: &Restored| match restored {
-            Restored::Raw => false,
-            Restored::ByFirst => codec == CodecSpec::NONE,
-            Restored::BySecond(_) => true,
-        };
-        let undone = hits
-            .iter()
-            .filter(|(hit, restored, _)| is_undone(restored) && !hit.entry.dirty());
-        self.offer_restored(codec, undone.map(|(hit, _, block)| (*hit, *block)).collect());
+        // All of them together: a block that stays elsewhere would cost the next such request another read of the device.
+        let clean = hits.iter().filter(|(hit, _)| !hit.entry.dirty());
+        self.offer_restored(codec, clean.map(|(hit, _)| (*hit, block_of(hit))).collect());
     }
 
     /// Offers blocks of one request for admission with another codec, together, so that they stay close to each other.

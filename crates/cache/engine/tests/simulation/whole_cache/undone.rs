@@ -8,7 +8,7 @@ use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Settings;
 use flaz_engine::write_budget::WriteBudget;
 
-use crate::whole_cache::rig::settings;
+use crate::whole_cache::rig::{BLOCK, settings};
 use crate::whole_cache::second_stage::{USED, check_contents, check_whole, rig, use_blocks, use_main, words};
 
 /// A saturated thread that has only hits stores blocks uncompressed, and they stay so. With misses, and time, they are compressed again,
@@ -67,6 +67,46 @@ fn hits_become_quick(origin_read: Duration) {
         open.stop().await.expect("stops");
         let findings = rig.check().await.expect("has a superblock");
         assert!(findings.iter().all(|finding| finding.object.is_ok()));
+    });
+}
+
+/// The blocks of a read that were cached at different times are stored next to each other, so that they need one read of the device.
+#[test]
+fn blocks_that_are_read_together_are_stored_together() {
+    let rig = rig(words, Duration::from_millis(2));
+    rig.sim.set_parallelism(2);
+    rig.sim.block_on(async {
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        for first in 0..2 {
+            for number in USED.skip(first).step_by(2) {
+                open.prefetch(number..number + 1).await;
+            }
+        }
+        let read_all = async || {
+            let before = open.cache.stats().counts;
+            for first in USED.step_by(4) {
+                open.read(first * BLOCK, 4 * BLOCK).await;
+            }
+            rig.sim.env().sleep(Duration::from_millis(10)).await;
+            let after = open.cache.stats().counts;
+            assert_eq!(after.miss_blocks, before.miss_blocks, "{after:?}");
+            after.cache_reads - before.cache_reads
+        };
+        let reads = USED.end / 4;
+        let apart = read_all().await;
+        assert!(apart >= 2 * reads, "{apart} reads of the device for {reads}");
+        rig.sim.set_saturated(true);
+        for _ in 0..400 {
+            read_all().await;
+        }
+        assert!(open.cache.stats().counts.undone_blocks >= USED.end);
+        let together = read_all().await;
+        assert!(
+            together <= reads + reads / 8,
+            "{together} reads of the device for {reads}"
+        );
+        check_contents(&open, words).await;
+        open.stop().await.expect("stops");
     });
 }
 
