@@ -2,15 +2,16 @@
 //!
 //! A block that the first codec has compressed takes about two microseconds to restore, with the second codec several more. In return the
 //! cache has more blocks, and fewer reads miss. If the working set fits in the cache anyway, no misses are left to avoid. As long as the
-//! thread of the shard has time, compression then costs little; if the thread is saturated, it would serve more requests without.
-//! [`Balance`] compares two times over intervals of [`INTERVAL`]:
+//! thread of the shard has time, compression then costs little; if the thread is saturated, it would serve more requests without. So
+//! would one whose large reads take most of their time on other cores, which restore them. [`Balance`] compares two times over intervals
+//! of [`INTERVAL`]:
 //!
 //! - *restoring*: [`FIRST`] for each block that the first codec has restored, [`SECOND`] for each of the second one;
 //! - *missing*: the mean time of the origin's reads for each read that missed. A saturated thread serves other requests meanwhile: a miss
 //!   then costs an eighth of that, and at least its processor time, [`MISS_PROCESSOR`].
 //!
-//! If the thread was saturated in [`PATIENCE`] intervals, and restoring by the second codec took more than twice as long as missing, blocks
-//! that stay are not compressed again, and some of those that are read are stored with the first codec. They are stored uncompressed if
+//! If the thread was saturated in [`PATIENCE`] intervals, or one part in [`HEAVY_PART`] of their time was spent on restoring, and restoring
+//! by the second codec took more than twice as long as missing, blocks that stay are not compressed again, and some of those that are read are stored with the first codec. They are stored uncompressed if
 //! misses are so rare that even the first codec for all hits would take [`RAW_PART`] times as long: that costs more capacity. One block in
 //! [`UNDO_PART`] is stored so, which begins with those that are read often. Reclaim compresses blocks again when misses have become dearer
 //! than hits would be if they were all restored: by the first codec, and then by the second one.
@@ -38,6 +39,9 @@ const MISS_PROCESSOR: Duration = Duration::from_micros(100);
 const SATURATED_PART: u32 = 8;
 /// Restoring counts if it takes one part in this many of the time.
 const RESTORING_PART: u32 = 100;
+/// Restoring holds up clients, even if the thread has time, if it takes one part in this many of the time: 40,000 blocks of the second
+/// codec a second.
+const HEAVY_PART: u32 = 4;
 /// Intervals, not counting those with time to spare, in which compression must have been too dear.
 const PATIENCE: u8 = 4;
 /// How many times as long as missing the first codec must take.
@@ -65,7 +69,7 @@ pub(super) struct Balance {
     verdict: Cell<Verdict>,
     /// Blocks that were stored uncompressed are left so.
     leaves_raw: Cell<bool>,
-    /// Saturated intervals in which compression was too dear, since the last one in which it was not.
+    /// Intervals without time to spare in which compression was too dear, since the last one in which it was not.
     dear: Cell<u8>,
     /// When the interval began, and the time that the thread had needed by then.
     began: Cell<Nanos>,
@@ -106,19 +110,20 @@ impl Balance {
         let (first, second) = (times(FIRST, self.first.take()), times(SECOND, self.second.take()));
         let hits = self.hits.take();
         let counts = |time: Duration| time * RESTORING_PART > took;
+        let has_time = !is_saturated && (first + second) * HEAVY_PART <= took;
         let undo = if counts(first + second) && times(FIRST, hits) > missing * RAW_PART {
             Some(Verdict::Raw)
         } else {
             (counts(second) && second > missing * 2).then_some(Verdict::First)
         };
-        match (undo, is_saturated) {
-            (Some(_), true) => self.dear.set(self.dear.get().saturating_add(1)),
+        match (undo, has_time) {
+            (Some(_), false) => self.dear.set(self.dear.get().saturating_add(1)),
             // With time to spare, nothing is known about a time without.
-            (Some(_), false) => {}
+            (Some(_), true) => {}
             (None, _) if missing > Duration::ZERO => self.dear.set(0),
             (None, _) => {}
         }
-        let verdict = match undo.filter(|_| is_saturated && self.dear.get() >= PATIENCE) {
+        let verdict = match undo.filter(|_| !has_time && self.dear.get() >= PATIENCE) {
             Some(undo) => undo,
             None if self.compresses() || missing > times(SECOND_IN_GROUP, hits) => Verdict::Compress,
             None => Verdict::Leave,
@@ -248,15 +253,30 @@ mod tests {
         }
         run.has_time = true;
         for _ in 0..10 {
-            assert_eq!(run.pass(30_000, (0, 75_000), 0, VOLUME), Verdict::Compress);
+            assert_eq!(run.pass(30_000, (0, 40_000), 0, VOLUME), Verdict::Compress);
         }
         run.has_time = false;
         assert_eq!(run.pass(30_000, (30_000, 0), 0, VOLUME), Verdict::Raw);
         run.has_time = true;
-        assert_eq!(run.pass(30_000, (10_000, 50_000), 0, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(30_000, (10_000, 30_000), 0, VOLUME), Verdict::Leave);
         assert_eq!(run.pass(0, (0, 0), 0, VOLUME), Verdict::Leave);
-        assert_eq!(run.pass(30_000, (10_000, 50_000), 400, VOLUME), Verdict::Leave);
-        assert_eq!(run.pass(30_000, (10_000, 50_000), 500, VOLUME), Verdict::Compress);
+        assert_eq!(run.pass(30_000, (10_000, 30_000), 400, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(30_000, (10_000, 30_000), 500, VOLUME), Verdict::Compress);
+    }
+
+    #[test]
+    fn large_reads_that_other_cores_restore_are_held_up_as_well() {
+        let mut run = Run {
+            has_time: true,
+            ..Run::default()
+        };
+        let large = (0, 96_000);
+        for _ in 1..PATIENCE {
+            assert_eq!(run.pass(96_000, large, 0, VOLUME), Verdict::Compress);
+        }
+        assert_eq!(run.pass(96_000, large, 200, VOLUME), Verdict::First);
+        assert_eq!(run.pass(192_000, (192_000, 0), 10, VOLUME), Verdict::Raw);
+        assert_eq!(run.pass(192_000, (1000, 0), 10, VOLUME), Verdict::Leave);
     }
 
     #[test]

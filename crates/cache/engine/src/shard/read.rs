@@ -312,9 +312,8 @@ impl<P: Platform> Shard<P> {
                     return (group, plain, Vec::new(), Some(pins));
                 }
             };
-            // Those that other cores decode take no time of this one.
             let mut restored = Vec::new();
-            if self.weighs() && !split {
+            if self.weighs() {
                 let bytes = |hit: &Hit| &buf[at + (hit.identity.location.offset() - group.start) as usize..];
                 let hits = group.hits.iter();
                 restored.extend(hits.map(|hit| Restored::of(bytes(hit), hit.identity.block)));

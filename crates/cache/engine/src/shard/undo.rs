@@ -21,8 +21,8 @@ use crate::units::BLOCK_BYTES;
 
 /// While more admission jobs than this wait, no blocks are added to them.
 const WAITING_MAX: u64 = 64;
-/// Blocks between the first and the last one of a job, at most.
-const BLOCKS_MAX: usize = 32;
+/// A job has blocks of an aligned run of this many.
+const JOB_BLOCKS: u64 = 32;
 
 impl<P: Platform> Shard<P> {
     /// A read found so many blocks, and perhaps not all.
@@ -44,7 +44,7 @@ impl<P: Platform> Shard<P> {
         self.tuning.settings().codec == CodecChoice::Auto
     }
 
-    /// Hits of one request of a client, sorted by location, were restored by this thread. `block_of`: the contents of each.
+    /// Hits of one request of a client, sorted by location, were restored. `block_of`: the contents of each.
     pub(super) fn weigh_hits<'a>(&self, hits: &[(Hit, Restored)], block_of: impl Fn(&Hit) -> &'a [u8]) {
         let strongest = |hits: &[(Hit, Restored)]| hits.iter().map(|(_, restored)| *restored).max();
         for fragment in hits.chunk_by(|(a, _), (b, _)| a.identity.location == b.identity.location) {
@@ -57,29 +57,34 @@ impl<P: Platform> Shard<P> {
             return;
         };
         // All of them together: a block that stays elsewhere would cost the next such request another read of the device.
-        let clean = hits.iter().filter(|(hit, _)| !hit.entry.dirty());
-        self.offer_restored(codec, clean.map(|(hit, _)| (*hit, block_of(hit))).collect());
+        let mut clean: Vec<(Hit, &[u8])> = (hits.iter())
+            .filter(|(hit, _)| !hit.entry.dirty())
+            .map(|(hit, _)| (*hit, block_of(hit)))
+            .collect();
+        clean.sort_unstable_by_key(|(hit, _)| hit.block);
+        for job in clean.chunk_by(|(a, _), (b, _)| a.block.0 / JOB_BLOCKS == b.block.0 / JOB_BLOCKS) {
+            self.offer_restored(codec, job);
+        }
     }
 
-    /// Offers blocks of one request for admission with another codec, together, so that they stay close to each other.
-    fn offer_restored(&self, codec: CodecSpec, blocks: Vec<(Hit, &[u8])>) {
-        let numbers = || blocks.iter().map(|(hit, _)| hit.block);
-        let Some((first, last)) = numbers().min().zip(numbers().max()) else {
+    /// Offers ascending blocks of one request for admission with another codec, together.
+    fn offer_restored(&self, codec: CodecSpec, blocks: &[(Hit, &[u8])]) {
+        let [(Hit { block: first, .. }, _), ..] = *blocks else {
             return;
         };
-        let count = (last.0 - first.0 + 1) as usize;
-        let is_wanted = count <= BLOCKS_MAX
-            && !self.is_stopping()
+        let count = blocks[blocks.len() - 1].0.block.0 - first.0 + 1;
+        let is_wanted = !self.is_stopping()
             && self.mode() != Mode::PassThrough
             && self.queue.waiting() <= WAITING_MAX
             && self.allowance() == Allowance::All;
         if !is_wanted {
             return;
         }
-        let Some(slot) = self.queue.try_reserve(count * BLOCK_BYTES) else {
+        let bytes = count as usize * BLOCK_BYTES;
+        let Some(slot) = self.queue.try_reserve(bytes) else {
             return;
         };
-        let mut data = IoBuf::zeroed(count * BLOCK_BYTES);
+        let mut data = IoBuf::zeroed(bytes);
         let mut candidates = Vec::with_capacity(blocks.len());
         for (hit, block) in blocks {
             let index = (hit.block.0 - first.0) as usize;
