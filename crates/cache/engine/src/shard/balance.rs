@@ -10,11 +10,12 @@
 //! - *missing*: the mean time of the origin's reads for each read that missed. A saturated thread serves other requests meanwhile: a miss
 //!   then costs an eighth of that, and at least its processor time, [`MISS_PROCESSOR`].
 //!
-//! If the thread was saturated in [`PATIENCE`] intervals, or one part in [`HEAVY_PART`] of their time was spent on restoring, and restoring
-//! by the second codec took more than twice as long as missing, blocks that stay are not compressed again, and some of those that are read are stored with the first codec. They are stored uncompressed if
-//! misses are so rare that even the first codec for all hits would take [`RAW_PART`] times as long: that costs more capacity. One block in
-//! [`UNDO_PART`] is stored so, which begins with those that are read often. Reclaim compresses blocks again when misses have become dearer
-//! than hits would be if they were all restored: by the first codec, and then by the second one.
+//! If the thread was saturated in [`PATIENCE`] intervals, or restoring took one part in [`HEAVY_PART`] of them, and in these restoring
+//! by the second codec took more than twice as long as missing, blocks that stay are not compressed again, and some of those that are read
+//! are stored with the first codec. They are stored uncompressed if misses are so rare that even the first codec for all hits would take
+//! [`RAW_PART`] times as long: that costs more capacity. One block in [`UNDO_PART`] is stored so, which begins with those that are read
+//! often. Reclaim compresses blocks again when misses have become dearer than hits would be if they were all restored: by the first codec,
+//! and then by the second one.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -40,8 +41,10 @@ const SATURATED_PART: u32 = 8;
 /// Restoring counts if it takes one part in this many of the time.
 const RESTORING_PART: u32 = 100;
 /// Restoring holds up clients, even if the thread has time, if it takes one part in this many of the time: 40,000 blocks of the second
-/// codec a second.
+/// codec a second ...
 const HEAVY_PART: u32 = 4;
+/// ... and while compression is being undone, one part in this many.
+const HEAVY_PART_UNDONE: u32 = 20;
 /// Intervals, not counting those with time to spare, in which compression must have been too dear.
 const PATIENCE: u8 = 4;
 /// How many times as long as missing the first codec must take.
@@ -110,7 +113,11 @@ impl Balance {
         let (first, second) = (times(FIRST, self.first.take()), times(SECOND, self.second.take()));
         let hits = self.hits.take();
         let counts = |time: Duration| time * RESTORING_PART > took;
-        let has_time = !is_saturated && (first + second) * HEAVY_PART <= took;
+        let heavy_part = match self.verdict.get() {
+            Verdict::First | Verdict::Raw => HEAVY_PART_UNDONE,
+            Verdict::Compress | Verdict::Leave => HEAVY_PART,
+        };
+        let has_time = !is_saturated && (first + second) * heavy_part <= took;
         let undo = if counts(first + second) && times(FIRST, hits) > missing * RAW_PART {
             Some(Verdict::Raw)
         } else {
@@ -276,7 +283,13 @@ mod tests {
         }
         assert_eq!(run.pass(96_000, large, 200, VOLUME), Verdict::First);
         assert_eq!(run.pass(192_000, (192_000, 0), 10, VOLUME), Verdict::Raw);
-        assert_eq!(run.pass(192_000, (1000, 0), 10, VOLUME), Verdict::Leave);
+        assert_eq!(
+            run.pass(192_000, (50_000, 0), 0, VOLUME),
+            Verdict::Raw,
+            "not stopped halfway"
+        );
+        assert_eq!(run.pass(192_000, (20_000, 0), 0, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(192_000, (50_000, 0), 0, VOLUME), Verdict::Leave);
     }
 
     #[test]

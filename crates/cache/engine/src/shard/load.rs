@@ -12,6 +12,7 @@ use super::{Platform, Shard};
 use crate::format::extent::FragmentIdentity;
 use crate::index::{Entry, Place};
 use crate::planted::{PlantedBug, planted};
+use crate::policy::Ring;
 use crate::stats::count;
 use crate::units::{BLOCK_BYTES, LocalBlock, Location};
 use crate::volume::IoError;
@@ -26,6 +27,8 @@ pub(super) struct Hit {
     pub(super) index: usize,
     pub(super) block: LocalBlock,
     pub(super) entry: Entry,
+    /// The ring of the entry's region.
+    pub(super) ring: Ring,
     /// The version of the block, as it was when its entry was looked up, unless another await came first: such a hit is not stored again.
     pub(super) version: Version,
     pub(super) identity: FragmentIdentity,
@@ -167,6 +170,7 @@ impl<P: Platform> Shard<P> {
             index,
             block,
             entry,
+            ring: self.log.ring_at(location),
             version: self.order.version(block),
             identity,
             start,

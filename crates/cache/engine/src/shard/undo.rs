@@ -1,7 +1,7 @@
 //! Storing blocks with less compression again: those that clients read, where hits lose more by compression than misses gain (see
 //! [`super::balance`]).
 //!
-//! The blocks of a read are stored together, like those from the origin, off the client's path, unless a write has overtaken them or they
+//! Clean blocks of a read are stored together, like those from the origin, off the client's path, unless a write has overtaken them or they
 //! have left their places. A block stays in its ring, so of its records the newest is still destroyed last. There it is as young as a new
 //! block.
 
@@ -20,9 +20,28 @@ use crate::settings::Mode;
 use crate::units::BLOCK_BYTES;
 
 /// While more admission jobs than this wait, no blocks are added to them.
-const WAITING_MAX: u64 = 64;
+const WAITING_MAX: u64 = 16;
 /// A job has blocks of an aligned run of this many.
 const JOB_BLOCKS: u64 = 32;
+/// One block in this many must become quicker for the others to be stored along with it.
+const TOGETHER_PART: usize = 4;
+
+/// Which blocks of a run are stored again with a codec: those that it makes quicker; and if these are a [`TOGETHER_PART`] of the run, also
+/// the others, because one that stays elsewhere would cost the next such request another read of the device. Blocks that are uncompressed
+/// stay so.
+fn offered<T: Copy>(run: &[(T, Restored)], codec: CodecSpec) -> impl Iterator<Item = T> {
+    let is_quicker = move |restored: Restored| match restored {
+        Restored::Raw => false,
+        Restored::ByFirst => codec == CodecSpec::NONE,
+        Restored::BySecond(_) => true,
+    };
+    let quicker = run.iter().filter(|(_, restored)| is_quicker(*restored));
+    let together = quicker.count() * TOGETHER_PART >= run.len();
+    let moves = move |restored| together && (restored != Restored::Raw || codec == CodecSpec::NONE);
+    (run.iter())
+        .filter(move |(_, restored)| is_quicker(*restored) || moves(*restored))
+        .map(|(hit, _)| *hit)
+}
 
 impl<P: Platform> Shard<P> {
     /// A read found so many blocks, and perhaps not all.
@@ -52,18 +71,16 @@ impl<P: Platform> Shard<P> {
                 self.second_stage.balance.note_restored(restored);
             }
         }
-        let Some(codec) = strongest(hits).and_then(|restored| self.second_stage.balance.undo(restored))
-        else {
-            return;
-        };
-        // All of them together: a block that stays elsewhere would cost the next such request another read of the device.
-        let mut clean: Vec<(Hit, &[u8])> = (hits.iter())
-            .filter(|(hit, _)| !hit.entry.dirty())
-            .map(|(hit, _)| (*hit, block_of(hit)))
+        let mut clean: Vec<(Hit, Restored)> = (hits.iter().copied())
+            .filter(|(hit, _)| !hit.entry.dirty() && !self.map.is_newly_clean(hit.block))
             .collect();
         clean.sort_unstable_by_key(|(hit, _)| hit.block);
-        for job in clean.chunk_by(|(a, _), (b, _)| a.block.0 / JOB_BLOCKS == b.block.0 / JOB_BLOCKS) {
-            self.offer_restored(codec, job);
+        for run in clean.chunk_by(|(a, _), (b, _)| a.block.0 / JOB_BLOCKS == b.block.0 / JOB_BLOCKS) {
+            let codec = strongest(run).and_then(|restored| self.second_stage.balance.undo(restored));
+            if let Some(codec) = codec {
+                let offered = offered(run, codec).map(|hit| (hit, block_of(&hit)));
+                self.offer_restored(codec, &offered.collect::<Vec<_>>());
+            }
         }
     }
 
@@ -91,7 +108,7 @@ impl<P: Platform> Shard<P> {
             data[index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(block);
             candidates.push(Candidate {
                 index,
-                ring: self.log.ring_at(hit.entry.location()),
+                ring: hit.ring,
                 hits: 0,
                 written: false,
                 version: hit.version,
@@ -108,5 +125,28 @@ impl<P: Platform> Shard<P> {
             stale: Vec::new(),
         };
         self.queue.offer(slot, job, &self.stats);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_move_with_many_that_become_quicker_and_not_with_few() {
+        let (raw, first, second) = (Restored::Raw, Restored::ByFirst, Restored::BySecond(1));
+        let offered = |run: &[Restored], codec| {
+            let run: Vec<(usize, Restored)> = run.iter().copied().enumerate().collect();
+            offered(&run, codec).collect::<Vec<_>>()
+        };
+        assert_eq!(offered(&[raw, second, raw, first], CodecSpec::NONE), [0, 1, 2, 3]);
+        assert_eq!(offered(&[raw, second, raw, first], CodecSpec::LZ4), [1, 3]);
+        assert_eq!(offered(&[first, first, first], CodecSpec::LZ4), [0; 0]);
+        let mut run = [raw; 32];
+        run[5] = first;
+        assert_eq!(offered(&run, CodecSpec::NONE), [5]);
+        assert_eq!(offered(&run, CodecSpec::LZ4), [0; 0]);
+        run[..8].fill(second);
+        assert_eq!(offered(&run, CodecSpec::NONE).len(), 32);
     }
 }
