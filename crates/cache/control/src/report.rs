@@ -342,7 +342,7 @@ pub struct CodecReport {
     /// Time for which blocks were compressed with high effort, when their region was freed and after misses, in seconds.
     #[serde(default)]
     pub high_effort_s: f64,
-    /// Blocks that were stored again with less compression or none, because hits saturated a thread and misses were few.
+    /// Blocks that were stored again with less compression or none, because restoring took longer than misses.
     #[serde(default)]
     pub less_compressed_blocks: u64,
 }

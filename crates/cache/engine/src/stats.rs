@@ -200,8 +200,8 @@ counters! {
     repack_ns,
     /// Time for which blocks were compressed with high effort, at reclaim and after misses, in nanoseconds.
     high_effort_ns,
-    /// Blocks that were stored again with less compression or none, because hits saturated the thread and misses were few, with those of
-    /// the same reads.
+    /// Blocks that were stored again with less compression or none, because restoring took longer than misses; and others of the same
+    /// reads.
     undone_blocks,
     /// Blocks dropped at reclaim.
     reclaimed_blocks,

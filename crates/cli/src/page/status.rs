@@ -373,7 +373,7 @@ fn codec(page: &mut Page, codec: &CodecReport) {
     }
     if codec.less_compressed_blocks > 0 {
         page.more(&format!(
-            "{} stored again with less compression or none, because hits saturated a thread",
+            "{} stored again with less compression or none, because restoring took longer than misses",
             counted(codec.less_compressed_blocks, "block", "blocks")
         ));
     }

@@ -579,7 +579,7 @@ fn contents(families: &mut Families, live: &LiveReport) {
     );
     families.counter(
         "flaz_less_compressed_blocks_total",
-        "Blocks stored again with less compression or none, because hits saturated a thread and misses were few.",
+        "Blocks stored again with less compression or none, because restoring took longer than misses.",
         codec.less_compressed_blocks,
     );
     families.counter(
