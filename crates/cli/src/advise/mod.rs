@@ -30,7 +30,7 @@ simulation gives the share of misses that a larger cache turns into hits; the es
 how many blocks would fit with another codec, some stored blocks are also compressed with other codecs. Latencies are those \
 measured since the start. The weight of a read halves every 12 hours, so the estimates describe about the last day.
 
-+- is half of a 95 % interval. The recommendation is another codec if reads then take at least 5 % less time; else twice or four times \
++- is half of a 95 % interval; if its ends are not equally far, both are given. The recommendation is another codec if reads then take at least 5 % less time; else twice or four times \
 the capacity if reads then take at least 20 % less time; else half the capacity if reads then take at most 5 % more time; each at the \
 pessimistic end of its interval.
 

@@ -151,6 +151,15 @@ fn what_needs_reads_is_unknown_without_them() {
 }
 
 #[test]
+fn an_interval_with_unequal_halves_has_both_ends() {
+    let mut report = example();
+    let told = |report: &AdviseReport| text::ratio(report, report.sizes[1].hit_ratio);
+    assert_eq!(told(&report), "71.0 +- 2.0 %");
+    report.sizes[1].hit_ratio.high = 0.776;
+    assert_eq!(told(&report), "71.0 (69.0-77.6) %");
+}
+
+#[test]
 fn the_html_page_is_well_formed() {
     let page = html::page(&example());
     assert!(

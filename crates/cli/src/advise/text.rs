@@ -104,13 +104,18 @@ pub(super) fn multiple(multiple: f64) -> String {
     }
 }
 
-/// A hit ratio with half of its interval; unknown if no sampled block was read.
+/// A hit ratio with half of its interval, or with both ends if they are not equally far; unknown if no sampled block was read.
 pub(super) fn ratio(report: &AdviseReport, ratio: AdviseRatio) -> String {
     if report.window.sampled_blocks == 0.0 {
         return "-".to_owned();
     }
-    let half = (ratio.high - ratio.low) / 2.0;
-    format!("{:.1} +- {:.1} %", ratio.value * 100.0, half * 100.0)
+    let [value, low, high] = [ratio.value, ratio.low, ratio.high].map(|share| share * 100.0);
+    let half = (high - low) / 2.0;
+    let is_symmetric = (high - value - half).abs() < 0.1;
+    match is_symmetric {
+        true => format!("{value:.1} +- {half:.1} %"),
+        false => format!("{value:.1} ({low:.1}-{high:.1}) %"),
+    }
 }
 
 /// Reads of the origin that are saved, or added.
@@ -125,13 +130,13 @@ pub(super) fn saved(blocks_per_s: f64) -> String {
 fn sizes(page: &mut String, report: &AdviseReport) {
     let _ = writeln!(
         page,
-        "\n{:<13} {:>10} {:>16} {:>14} {:>20}",
+        "\n{:<13} {:>10} {:>18} {:>13} {:>20}",
         "Capacity", "bytes", "hits", "mean latency", "origin reads saved/s"
     );
     for size in &report.sizes {
         let _ = writeln!(
             page,
-            "{:<13} {:>10} {:>16} {:>14} {:>20}",
+            "{:<13} {:>10} {:>18} {:>13} {:>20}",
             multiple(size.multiple),
             HumanBytes(size.capacity_bytes).to_string(),
             ratio(report, size.hit_ratio),
@@ -148,14 +153,14 @@ fn codecs(page: &mut String, report: &AdviseReport) {
     }
     let _ = writeln!(
         page,
-        "\n{:<13} {:>10} {:>16} {:>14} {:>20}",
+        "\n{:<13} {:>10} {:>18} {:>13} {:>20}",
         "Codec", "ratio", "hits", "mean latency", "blocks in the cache"
     );
     for codec in &report.codecs {
         let name = format!("{}{}", codec.codec, if codec.in_use { " (in use)" } else { "" });
         let _ = writeln!(
             page,
-            "{name:<13} {:>10} {:>16} {:>14} {:>20}",
+            "{name:<13} {:>10} {:>18} {:>13} {:>20}",
             format!("{:.2}:1", codec.ratio),
             ratio(report, codec.hit_ratio),
             latency(codec.mean_us),
