@@ -265,7 +265,7 @@ mod tests {
         run.has_time = false;
         assert_eq!(run.pass(30_000, (30_000, 0), 0, VOLUME), Verdict::Raw);
         run.has_time = true;
-        assert_eq!(run.pass(30_000, (10_000, 30_000), 0, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(30_000, (1000, 5000), 0, VOLUME), Verdict::Leave);
         assert_eq!(run.pass(0, (0, 0), 0, VOLUME), Verdict::Leave);
         assert_eq!(run.pass(30_000, (10_000, 30_000), 400, VOLUME), Verdict::Leave);
         assert_eq!(run.pass(30_000, (10_000, 30_000), 500, VOLUME), Verdict::Compress);
