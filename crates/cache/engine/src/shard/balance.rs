@@ -163,6 +163,11 @@ impl Balance {
         }
     }
 
+    /// Whether there are blocks for which [`Balance::undo`] may return a codec.
+    pub(super) fn undoes(&self) -> bool {
+        matches!(self.verdict.get(), Verdict::First | Verdict::Raw) || planted::is_hit_bound()
+    }
+
     /// The codec for storing restored blocks again. `None`: they stay as they are.
     pub(super) fn undo(&self, restored: Restored) -> Option<CodecSpec> {
         let codec = match (self.verdict.get(), restored) {

@@ -23,12 +23,12 @@ use crate::units::BLOCK_BYTES;
 const WAITING_MAX: u64 = 16;
 /// A job has blocks of an aligned run of this many.
 const JOB_BLOCKS: u64 = 32;
-/// One block in this many must become quicker for the others to be stored along with it.
+/// At least one block in this many must become quicker to read for the others to be stored along with it.
 const TOGETHER_PART: usize = 4;
 
-/// Which blocks of a run are stored again with a codec: those that it makes quicker; and if these are a [`TOGETHER_PART`] of the run, also
-/// the others, because one that stays elsewhere would cost the next such request another read of the device. Blocks that are uncompressed
-/// stay so.
+/// Which blocks of a run are stored again with a codec: those that become quicker to read. If these are one in [`TOGETHER_PART`] or more,
+/// the others move along, because one that stays elsewhere would cost the next such request another read of the device. A block that is
+/// uncompressed is never compressed.
 fn offered<T: Copy>(run: &[(T, Restored)], codec: CodecSpec) -> impl Iterator<Item = T> {
     let is_quicker = move |restored: Restored| match restored {
         Restored::Raw => false,
@@ -70,6 +70,10 @@ impl<P: Platform> Shard<P> {
             if let Some(restored) = strongest(fragment) {
                 self.second_stage.balance.note_restored(restored);
             }
+        }
+        // Nearly all hits end here, without an allocation.
+        if !self.second_stage.balance.undoes() || strongest(hits).is_none_or(|by| by == Restored::Raw) {
+            return;
         }
         let mut clean: Vec<(Hit, Restored)> = (hits.iter().copied())
             .filter(|(hit, _)| !hit.entry.dirty() && !self.map.is_newly_clean(hit.block))
