@@ -1,8 +1,8 @@
 //! What a dictionary would save, in a cache that has none: a trial with earlier blocks instead of one.
 //!
 //! Training a dictionary takes megabytes of samples. Instead, a block is compressed with a few blocks that were sampled before it, once
-//! with 16 KiB of them and once with 64 KiB. What they save grows with the logarithm of their size, and a trained dictionary saves as much
-//! as a history of about four times its size: a line through the two points gives an estimate.
+//! with 16 KiB of them and once with 64 KiB. A trained dictionary saves as much as a history of about four times its size, and what a
+//! history saves grows with the logarithm of its size: by more for each step, the better blocks compress alone ([`GROWTH`]).
 //!
 //! Invariant: a history takes [`History::BYTES_MAX`] at most, and a block is compressed with blocks that were sampled before it.
 
@@ -18,7 +18,13 @@ const HISTORIES: [usize; 2] = [16 << 10, 64 << 10];
 const BLOCKS_MAX: usize = HISTORIES[1] / BLOCK_BYTES;
 /// With fewer trials, they say nothing.
 pub(super) const TRIALS_MIN: f64 = 32.0;
-/// Standard error of the gain, as a share of the capacity. Measured with twelve kinds of data: see `docs/advise.md`.
+/// How much more a history of four times the size saves, in units of the difference between the two trials, for each unit by which the
+/// compression ratio of single blocks exceeds 1. Text gains from ever more text; data with a small vocabulary has nearly all of it in a
+/// few blocks. Measured with seventeen kinds of data: see `docs/advise.md`.
+const GROWTH: f64 = 0.6;
+/// But at most as much as this.
+const GROWTH_MAX: f64 = 1.5;
+/// Standard error of the gain, as a share of the capacity. Measured with the same kinds of data: see `docs/advise.md`.
 pub(super) const GAIN_ERROR: f64 = 0.05;
 
 /// The blocks that were sampled last, each once.
@@ -129,9 +135,14 @@ impl Trial {
         }
         let [few, many] = self.with.map(|with| self.alone / with - 1.0);
         let [small, large] = HISTORIES.map(|bytes| bytes as f64);
-        // A history of four times the size of the dictionary: from `many`, so many steps of the distance between the two.
+        // A history of four times the size of the dictionary: so many steps from `many`, of which one leads from `few` to it.
         let steps = (4.0 * dictionary_bytes / large).ln() / (large / small).ln();
-        (many + steps * (many - few)).max(0.0)
+        let ratio = self.blocks * BLOCK_BYTES as f64 / self.alone;
+        let growth = match steps > 0.0 {
+            true => (GROWTH * (ratio - 1.0)).clamp(0.0, GROWTH_MAX),
+            false => 1.0,
+        };
+        (many + steps * growth * (many - few)).max(0.0)
     }
 }
 
@@ -225,27 +236,35 @@ mod tests {
         );
     }
 
-    #[test]
-    fn the_gain_is_on_a_line_through_both_trials() {
-        let trial = Trial {
-            blocks: TRIALS_MIN,
-            alone: 120.0,
-            with: [100.0, 96.0],
-        };
-        for (dictionary, gain) in [
-            (4 << 10, 0.2),
-            (16 << 10, 0.25),
-            (64 << 10, 0.3),
-            (256 << 10, 0.35),
-        ] {
-            let found = trial.gain(f64::from(dictionary));
-            assert!((found - gain).abs() < 1e-9, "{dictionary}: {found}");
+    /// Trials with blocks that compress to a part of their size alone, and gain so much with each history.
+    fn trial(blocks: f64, ratio: f64, gains: [f64; 2]) -> Trial {
+        let alone = blocks * BLOCK_BYTES as f64 / ratio;
+        Trial {
+            blocks,
+            alone,
+            with: gains.map(|gain| alone / (1.0 + gain)),
         }
-        let worse = Trial {
-            with: [130.0, 140.0],
-            ..trial
-        };
-        assert_eq!(worse.gain(65536.0), 0.0);
+    }
+
+    #[test]
+    fn a_larger_dictionary_gains_more_the_better_blocks_compress_alone() {
+        // 4, 16, 64 and 256 KiB.
+        for (ratio, gains) in [
+            (1.0, [0.1, 0.2, 0.2, 0.2]),
+            (1.5, [0.1, 0.2, 0.23, 0.26]),
+            (3.0, [0.1, 0.2, 0.32, 0.44]),
+            (50.0, [0.1, 0.2, 0.35, 0.5]),
+        ] {
+            for (kib, gain) in [4.0, 16.0, 64.0, 256.0].into_iter().zip(gains) {
+                let found = trial(TRIALS_MIN, ratio, [0.1, 0.2]).gain(kib * 1024.0);
+                assert!((found - gain).abs() < 1e-9, "{ratio}, {kib} KiB: {found}");
+            }
+        }
+        assert_eq!(
+            trial(TRIALS_MIN, 1.0, [-0.1, -0.2]).gain(65536.0),
+            0.0,
+            "worse than none"
+        );
     }
 
     /// Half of the samples were taken with a dictionary.
@@ -254,11 +273,7 @@ mod tests {
         let samples = CodecSamples {
             blocks: [10.0; GROUPS],
             dictionary_bytes: 65536.0,
-            trials: [Trial {
-                blocks: 10.0,
-                alone: 120.0,
-                with: [100.0, 96.0],
-            }; GROUPS],
+            trials: [trial(10.0, 1.0 + 1.0 / GROWTH, [0.2, 0.25]); GROUPS],
             now_bytes: [20_000.0; GROUPS],
             bytes: [[10_000.0; GROUPS]; CODECS],
             without_dictionary: [5200.0; GROUPS],
@@ -295,11 +310,11 @@ mod tests {
         // Trials may be from a few groups only.
         let mut few = samples;
         few.trials[1..].fill(Trial::default());
-        few.trials[0].blocks = 80.0;
+        few.trials[0] = trial(80.0, 1.0 + 1.0 / GROWTH, [0.2, 0.25]);
         assert!((few.capacity_factor(AUTO, None).0 - factor).abs() < 1e-9);
         // What differs between the groups widens the interval.
         let mut apart = samples;
-        apart.trials[0].with = [60.0, 50.0];
+        apart.trials[0] = trial(10.0, 1.0 + 1.0 / GROWTH, [1.0, 1.4]);
         assert!(apart.capacity_factor(AUTO, None).1 > error + 0.01);
     }
 
