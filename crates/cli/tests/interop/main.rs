@@ -4,6 +4,7 @@
 //! data after `flaz flush`, in every other mode once a flush was acknowledged. A test is skipped with a message if a
 //! tool is missing; see `support/need.rs` for how to make that a failure.
 
+mod advise;
 mod crashes;
 mod damage;
 mod detach;

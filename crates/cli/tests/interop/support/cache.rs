@@ -12,6 +12,8 @@ pub struct CacheSpec {
     pub codec: &'static str,
     pub region: u64,
     pub shards: u32,
+    /// The index is in pages, with so much memory.
+    pub index_memory: Option<u64>,
 }
 
 impl Default for CacheSpec {
@@ -22,6 +24,7 @@ impl Default for CacheSpec {
             codec: "auto",
             region: 1 << 20,
             shards: 2,
+            index_memory: None,
         }
     }
 }
@@ -35,6 +38,7 @@ impl Cache {
     /// Runs `flaz create` on a new file.
     pub fn create(scratch: &Scratch, origin: &Path, spec: &CacheSpec) -> Self {
         let path = scratch.image("cache.img");
+        let index_memory = (spec.index_memory).map(|bytes| format!("--index-memory {bytes}"));
         Program::flaz()
             .arg("create")
             .arg(&path)
@@ -42,6 +46,7 @@ impl Cache {
             .arg(origin)
             .words(&format!("--size {} --codec {}", spec.size, spec.codec))
             .words(&format!("--region-size {} --shards {}", spec.region, spec.shards))
+            .words(&index_memory.unwrap_or_default())
             .ok();
         Self { path }
     }

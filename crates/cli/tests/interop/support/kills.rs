@@ -22,6 +22,7 @@ const SPEC: CacheSpec = CacheSpec {
     codec: "auto",
     region: 256 << 10,
     shards: 2,
+    index_memory: None,
 };
 /// Minimum number of writes acknowledged between two kills.
 const WRITES_A_KILL: u64 = 40;
