@@ -14,8 +14,8 @@ use super::{SIZE_UNIT, Simulation, Space, fragment_bytes};
 use crate::policy::{Admission, Fate, Policy, PolicyKind, Price, Ring, RingSizes};
 use crate::units::BLOCK_BYTES;
 
-/// Regions that the engine keeps free.
-const REGIONS_FREE: u64 = 2;
+/// Regions that the engine keeps free: the reserved one. It reclaims another only shortly before that is needed.
+const REGIONS_FREE: u64 = 1;
 /// Smaller caches have smaller regions, not fewer, down to this number.
 const REGIONS_MIN: u64 = 64;
 /// Regions that are reclaimed in so many steps, at most: a step of a large cache takes several.
@@ -399,6 +399,12 @@ impl SimulatedCache {
         }
     }
 
+    /// Bytes of its blocks.
+    #[cfg(test)]
+    pub fn bytes_held(&self, shift: u32) -> u64 {
+        (self.sizes * SIZE_UNIT) << shift
+    }
+
     /// Checks that the sums are those of the entries.
     #[cfg(test)]
     pub fn check(&self, table: &Table, shift: u32) {
@@ -435,7 +441,7 @@ impl SimulatedCache {
         }
     }
 
-    /// Reclaims regions until two are free.
+    /// Reclaims regions until one is free.
     fn make_room(&mut self, table: &mut Table, shift: u32) {
         loop {
             let sizes = self.sizes_of_rings();

@@ -499,6 +499,12 @@ impl Advisor {
         }
     }
 
+    /// Bytes of the blocks in the simulated cache of the present capacity.
+    #[cfg(test)]
+    pub fn bytes_held(&self) -> u64 {
+        self.caches[REAL].bytes_held(self.shift)
+    }
+
     /// Checks the sums of the simulated caches.
     #[cfg(test)]
     fn check(&self) {

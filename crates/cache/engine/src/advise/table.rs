@@ -303,9 +303,9 @@ impl Table {
     }
 }
 
-/// Bytes in units of a table's sizes.
+/// Bytes in units of a table's sizes, rounded to the nearest: sums of many sizes are right.
 pub(super) fn to_size(bytes: u64) -> u8 {
-    bytes.div_ceil(SIZE_UNIT).clamp(1, 255) as u8
+    ((bytes + SIZE_UNIT / 2) / SIZE_UNIT).clamp(1, 255) as u8
 }
 
 /// A size times a ratio: at most that of a block that does not compress.

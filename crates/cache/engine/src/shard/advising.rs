@@ -210,3 +210,66 @@ fn four_of(first: LocalBlock, data: &[u8], index: usize) -> Option<&[u8]> {
     let start = index.checked_sub(before)? * BLOCK_BYTES;
     data.get(start..start + GROUP_BLOCKS_MAX * BLOCK_BYTES)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use flaz_device::Device;
+    use flaz_sim::Rng;
+
+    use super::*;
+    use crate::format::geometry::GeometryOptions;
+    use crate::policy::Ring;
+    use crate::shard::simulated::{Disks, Simulated};
+
+    /// Reads through a full cache, and compares the bytes of the blocks in it with those in the simulated cache of the same capacity.
+    async fn bytes_held(disks: &Disks, shard: &Rc<Shard<Simulated>>) -> [u64; 2] {
+        const BLOCKS: u64 = 4096;
+        let mut rng = Rng::new(1);
+        let mut data = vec![0; BLOCKS as usize * BLOCK_BYTES];
+        for block in data.chunks_exact_mut(BLOCK_BYTES) {
+            // Half of it compresses.
+            rng.fill(&mut block[..BLOCK_BYTES / 2]);
+        }
+        let (_, written) = disks.origin.write_at(0, IoBuf::copy_of(&data), false).await;
+        written.expect("it is well");
+        let mut held = [0; 2];
+        for turn in 0..40_000 {
+            let hottest = 1 + rng.below(BLOCKS);
+            let block = rng.below(hottest);
+            let read = shard.read(block * BLOCK_BYTES as u64, BLOCK_BYTES, false).await;
+            read.expect("the devices work");
+            if turn > 10_000 && turn % 100 == 0 {
+                let advisor = shard.following.advisor.borrow();
+                held[0] += shard.map.fragment_bytes();
+                held[1] += advisor.as_ref().expect("it follows a sample").bytes_held();
+            }
+        }
+        assert!(shard.log.regions_of(Ring::Main) > 10, "it keeps blocks");
+        held
+    }
+
+    /// The simulated cache leaves as much space free as the real one, which loses some to headers and summaries.
+    #[test]
+    fn the_simulated_cache_is_as_full_as_the_real_one() {
+        let wish = GeometryOptions {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(128 << 10),
+            ..GeometryOptions::default()
+        };
+        let disks = Disks::new(4 << 20, wish);
+        disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            let settings = crate::settings::Settings {
+                policy: PolicyKind::S3Fifo,
+                ..shard.tuning.settings().clone()
+            };
+            shard.set(&settings);
+            shard.start();
+            let [real, simulated] = bytes_held(&disks, &shard).await;
+            let ratio = simulated as f64 / real as f64;
+            assert!((0.98..1.02).contains(&ratio), "{ratio}");
+        });
+    }
+}

@@ -144,7 +144,6 @@ use flaz_device::{Device, Env, IoBuf};
 
 use self::fragment::Packer;
 use crate::advise::{SharedSamples, Space};
-use crate::format::extent::FRAGMENT_HEADER_BYTES;
 use crate::format::geometry::{Geometry, PAGE_BYTES, REGIONS_MIN, SHARDS_MAX};
 use crate::host_record::HostRecords;
 use crate::index::PagePlan;
@@ -193,8 +192,10 @@ pub(crate) use region_reader::{Found, Guess, RegionPlace, read_region};
 pub use resize::{ResizeStep, Shrinking};
 pub use second_stage::ORIGIN_SLOW;
 
-/// Number of extents after which the share of fragments in them is measured; it is 0.96 before.
-const EXTENTS_MEASURED_MIN: u64 = 64;
+/// The share of fragments in the log's bytes, until it has been measured.
+const FRAGMENT_SHARE: f64 = 0.96;
+/// The least share that is expected.
+const FRAGMENT_SHARE_MIN: f64 = 0.5;
 
 /// The parts that a shard is built from.
 pub struct ShardParts<P: Platform> {
@@ -663,22 +664,15 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// The space of fragments: without headers, and what is lost at the end of extents.
+    /// The space of fragments: without headers and summaries, and what is lost at the ends of extents and regions.
     fn fragment_space(&self) -> Space {
-        let counts = &self.stats.counters;
-        let mut share = 0.96;
-        if counts.extents_written.get() >= EXTENTS_MEASURED_MIN {
-            let headers =
-                (counts.packed_blocks.get() + counts.raw_blocks.get()) * FRAGMENT_HEADER_BYTES as u64;
-            let fragments = counts.codec_out_bytes.get() + headers + counts.reinserted_bytes.get();
-            let intents = counts.intent_writes.get() * 512;
-            let written = counts.cache_write_bytes.get().saturating_sub(intents).max(1);
-            share = (fragments as f64 / written as f64).clamp(0.5, 1.0);
-        }
+        let share = self.log.fragment_share().unwrap_or(FRAGMENT_SHARE);
+        // Blocks of one value have no fragments, so there may be hardly any.
+        let share = share.max(FRAGMENT_SHARE_MIN);
         let regions = self.region_space() / self.id.layout.region_bytes;
         Space {
             // Rounded, so that the space does not seem to change all the time.
-            region_bytes: (self.id.layout.region_bytes as f64 * (share * 64.0).round() / 64.0) as u64,
+            region_bytes: (self.id.layout.region_bytes as f64 * (share * 256.0).round() / 256.0) as u64,
             regions,
         }
     }

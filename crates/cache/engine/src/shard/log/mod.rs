@@ -302,6 +302,11 @@ impl SegmentLog {
         self.state.borrow().appended_bytes()
     }
 
+    /// See [`State::fragment_share`].
+    pub(super) fn fragment_share(&self) -> Option<f64> {
+        self.state.borrow().fragment_share()
+    }
+
     /// Whether writes are queued or in flight.
     pub(super) fn writing(&self) -> bool {
         self.writes_in_flight() > 0

@@ -44,6 +44,8 @@ pub const WRITES_IN_FLIGHT_MAX: usize = 8;
 pub const EXTENTS_IN_MEMORY_MAX: usize = 2 * WRITES_IN_FLIGHT_MAX + 4;
 /// Used share of an open region from which the next one is prepared: three quarters.
 const NEARLY_FULL: (u64, u64) = (3, 4);
+/// Regions that are closed before the share of fragments in them is known.
+const REGIONS_MEASURED_MIN: u64 = 4;
 
 /// The extent of a ring that takes records.
 #[derive(Debug)]
@@ -132,6 +134,7 @@ pub(super) struct State {
     /// The extent that was opened last.
     appended: Lsn,
     appended_bytes: AppendedBytes,
+    filling: Filling,
     /// Everything up to here is stable.
     stable: Positions,
     /// Dirty blocks up to here are acknowledged.
@@ -147,6 +150,15 @@ pub(super) struct State {
     newest: Newest,
     oldest: Oldest,
     dictionary_uses: DictionaryUses,
+}
+
+/// What this opening has filled regions with.
+#[derive(Clone, Copy, Debug, Default)]
+struct Filling {
+    /// Bytes of the fragments that were appended.
+    fragment_bytes: u64,
+    /// Regions that were closed.
+    closed: u64,
 }
 
 /// The last region that may have fragments of each dictionary, by its generation.
@@ -175,6 +187,7 @@ impl State {
             reclaim: ReclaimedRegions::default(),
             appended: Lsn::INHERITED,
             appended_bytes: AppendedBytes::default(),
+            filling: Filling::default(),
             stable: Positions::default(),
             promised: Positions::default(),
             wanted: Positions::default(),
@@ -418,6 +431,21 @@ impl State {
     /// Bytes of records that were appended, by who caused them.
     pub(super) fn appended_bytes(&self) -> AppendedBytes {
         self.appended_bytes
+    }
+
+    /// The share of its regions' bytes that fragments take; the rest are headers, summaries, and what is lost at the ends of extents and
+    /// regions. `None` before a few regions were closed.
+    pub(super) fn fragment_share(&self) -> Option<f64> {
+        let Filling {
+            fragment_bytes,
+            closed,
+        } = self.filling;
+        let in_open = |open: &OpenRegion| {
+            let extent = open.extent.as_ref().map_or(0, |extent| extent.used);
+            u64::from(self.regions.at(open.number).used) + extent as u64
+        };
+        let bytes = closed * self.layout.region_bytes + self.open.iter().flatten().map(in_open).sum::<u64>();
+        (closed >= REGIONS_MEASURED_MIN).then(|| fragment_bytes as f64 / bytes as f64)
     }
 
     pub(super) fn writes_in_flight(&self) -> usize {

@@ -368,3 +368,42 @@ fn the_header_follows_the_records_of_the_last_extent() {
     assert_eq!(extent(20), 256);
     assert_eq!(extent(1), longest);
 }
+
+/// The share of fragments counts what closed regions have besides: headers, summaries, and what is lost at the ends.
+#[test]
+fn the_share_of_fragments_is_that_of_closed_regions() {
+    let log = log();
+    let region_bytes = log.layout.region_bytes;
+    let data = [0; 4096];
+    let stored = Append::Packed {
+        codec: flaz_codec::CodecId::RAW,
+        stored: &data,
+        plain_crc: 0,
+        dirty: false,
+    };
+    let (mut fragments, mut regions) = (0, Vec::new());
+    while regions.len() <= 9 {
+        let appended = log.append(Ring::Main, BlockNumber(1), stored, Class::Client);
+        let at = appended.expect("regions are free").entry.location();
+        if regions.last() != Some(&log.region_of(at)) {
+            regions.push(log.region_of(at));
+            let share = log.fragment_share();
+            assert_eq!(share.is_some(), regions.len() > 4, "{regions:?}");
+            if let Some(share) = share {
+                let all = (regions.len() as u64 - 1) * region_bytes;
+                let expected = fragments as f64 / all as f64;
+                assert!((share - expected).abs() < 0.005, "{share}, expected {expected}");
+            }
+        }
+        fragments += 8 + 4096;
+        while let Some(write) = log.take_write() {
+            assert!(log.begin_write(write.id, false));
+            log.end_write(write.id);
+        }
+        // Extents of a few blocks lose more than full ones.
+        if fragments % 3 == 0 {
+            log.seal_all();
+        }
+    }
+    assert!(log.fragment_share().is_some_and(|share| share < 0.97));
+}

@@ -73,6 +73,7 @@ impl State {
         extent.moves_dirty |= for_reclaim && what.is_dirty();
         extent.used += bytes;
         extent.records.push(record.pack());
+        self.filling.fragment_bytes += bytes as u64;
         let counted = match (class, what) {
             (_, Append::Tombstone | Append::Cleaned) => None,
             (Class::Client, what) if what.is_dirty() => Some(&mut self.appended_bytes.dirty),
@@ -259,6 +260,7 @@ impl State {
             return;
         };
         self.damaged[ring.index()] = false;
+        self.filling.closed += 1;
         let layout = &self.layout;
         let len = summary_bytes(open.extents.len(), open.records.len(), layout.sector_bytes);
         assert!(!open.extents.is_empty(), "a summary lists something");
