@@ -14,7 +14,8 @@
 //! by the second codec took more than twice as long as missing, blocks that stay are not compressed again, and some of those that are read
 //! are stored with the first codec. They are stored uncompressed if misses are so rare that even the first codec for all hits would take
 //! [`RAW_PART`] times as long: that costs more capacity. One block in [`UNDO_PART`] is stored so, which begins with those that are read
-//! often. Reclaim compresses blocks again when misses have become dearer than hits would be if they were all restored: by the first codec,
+//! often. They end up in the order of those reads; larger reads then have them stored together, at most [`GATHERED_MAX`] times as many
+//! blocks as were stored uncompressed. Reclaim compresses blocks again when misses have become dearer than hits would be if they were all restored: by the first codec,
 //! and then by the second one.
 
 use std::cell::Cell;
@@ -49,7 +50,10 @@ const HEAVY_PART_UNDONE: u32 = 20;
 const PATIENCE: u8 = 4;
 /// How many times as long as missing the first codec must take.
 const RAW_PART: u32 = 16;
-/// Of this many reads, the blocks of one are stored with another codec.
+/// For each block that is stored with another codec, so many are stored again only to lie together: by reads of several, and then by
+/// larger ones. Otherwise the log would move on for ever where reclaim keeps some of them and drops others.
+const GATHERED_MAX: u64 = 2;
+/// Of this many reads, the blocks of one are stored again.
 const UNDO_PART: u32 = 8;
 
 /// What to do at present.
@@ -82,7 +86,9 @@ pub(super) struct Balance {
     first: Cell<u64>,
     second: Cell<u64>,
     misses: Cell<u64>,
-    /// Reads whose blocks could have been stored with another codec.
+    /// How many blocks may be stored again only to lie together.
+    scattered: Cell<u64>,
+    /// Reads whose blocks could have been stored again.
     turn: Cell<u32>,
 }
 
@@ -178,11 +184,36 @@ impl Balance {
             (_, Restored::ByFirst) if planted::is_hit_bound() => CodecSpec::NONE,
             (Verdict::Compress | Verdict::Leave | Verdict::First, _) => return None,
         };
+        self.is_turn().then_some(codec)
+    }
+
+    /// So many blocks are stored with another codec, where they may lie apart.
+    pub(super) fn note_undone(&self, blocks: u64) {
+        add(&self.scattered, blocks * GATHERED_MAX);
+    }
+
+    /// Whether there may be uncompressed blocks that lie apart because they were stored so one by one.
+    pub(super) fn gathers(&self) -> bool {
+        (self.leaves_raw.get() || planted::is_hit_bound()) && self.scattered.get() > 0
+    }
+
+    /// Whether to store so many blocks of a read, which lie apart, together.
+    pub(super) fn gather(&self, blocks: u64) -> bool {
+        self.gathers() && self.scattered.get() >= blocks && self.is_turn()
+    }
+
+    /// So many blocks are stored together.
+    pub(super) fn note_gathered(&self, blocks: u64) {
+        self.scattered.set(self.scattered.get().saturating_sub(blocks));
+    }
+
+    /// Whether it is the turn of a read's blocks to be stored again.
+    fn is_turn(&self) -> bool {
         let turn = self.turn.get().wrapping_add(1);
         self.turn.set(turn);
         // Hashed, so that it is not always the same block of those that are read in turn.
         let part = if planted::is_hit_bound() { 2 } else { UNDO_PART };
-        (turn.wrapping_mul(0x9e37_79b9) < u32::MAX / part).then_some(codec)
+        turn.wrapping_mul(0x9e37_79b9) < u32::MAX / part
     }
 }
 
@@ -331,5 +362,19 @@ mod tests {
         assert!(!undone(Verdict::First, Restored::ByFirst));
         assert!(undone(Verdict::Raw, Restored::ByFirst) && undone(Verdict::Raw, Restored::BySecond(1)));
         assert!(!undone(Verdict::Raw, Restored::Raw));
+    }
+
+    #[test]
+    fn no_more_blocks_are_gathered_than_twice_those_that_were_undone() {
+        let balance = Balance::default();
+        balance.note_undone(10);
+        let gathers = |blocks| (0..100).any(|_| balance.gather(blocks));
+        assert!(!gathers(1), "compressed blocks may be worth it");
+        balance.leaves_raw.set(true);
+        assert!(gathers(20) && !gathers(21));
+        balance.note_gathered(15);
+        assert!(gathers(5) && !gathers(6));
+        balance.note_gathered(5);
+        assert!(!balance.gathers());
     }
 }

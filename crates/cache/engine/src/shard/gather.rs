@@ -11,6 +11,14 @@ pub(super) struct Limits {
     pub(super) gap_max: u64,
 }
 
+impl Limits {
+    /// For the hits of a client's read.
+    pub(super) const OF_HITS: Self = Self {
+        bytes_max: 128 << 10,
+        gap_max: 4 << 10,
+    };
+}
+
 /// Cuts items, which are in the order of their places, into groups of neighbours in the same region. Gives with each group the
 /// range that covers it.
 ///

@@ -23,11 +23,6 @@ use crate::stats::count;
 use crate::units::{BLOCK_BYTES, BlockNumber, LocalBlock};
 use crate::volume::IoError;
 
-/// Maximum number of neighbouring fragments in one read.
-const GATHER: Limits = Limits {
-    bytes_max: 128 << 10,
-    gap_max: 4 << 10,
-};
 /// Number of hits of a request from which decoding is spread over the cores.
 const DECODE_SPLIT_BLOCKS_MIN: usize = 32;
 
@@ -525,7 +520,7 @@ fn decode(decoders: &mut flaz_codec::Decoders, bytes: &[u8], group: &Gather) -> 
 /// Groups hits whose fragments are close to each other.
 fn gather(mut hits: Vec<Hit>, region_bytes: u64) -> Vec<Gather> {
     hits.sort_unstable_by_key(|hit| hit.identity.location);
-    let groups = neighbours(&hits, GATHER, region_bytes, |hit| hit.start..hit.end);
+    let groups = neighbours(&hits, Limits::OF_HITS, region_bytes, |hit| hit.start..hit.end);
     let gather = |(range, hits): (Range<u64>, &[Hit])| Gather {
         start: range.start,
         end: range.end,

@@ -1,21 +1,24 @@
 //! Storing blocks with less compression again: those that clients read, where hits lose more by compression than misses gain (see
-//! [`super::balance`]).
+//! [`super::balance`]). Small reads leave such blocks one by one, in the order of the reads; a larger read that finds its blocks so has
+//! them stored together.
 //!
 //! Clean blocks of a read are stored together, like those from the origin, off the client's path, unless a write has overtaken them or they
 //! have left their places. A block stays in its ring, so of its records the newest is still destroyed last. There it is as young as a new
 //! block.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use flaz_codec::{CodecChoice, CodecSpec};
 use flaz_device::{Env, IoBuf, Nanos};
 
 use super::fragment::Restored;
+use super::gather::Limits;
 use super::load::Hit;
 use super::queue::{Candidate, Job, Replaced};
 use super::second_stage::ORIGIN_SLOW;
 use super::{Platform, Shard};
-use crate::policy::Allowance;
+use crate::policy::{Allowance, Ring};
 use crate::settings::Mode;
 use crate::units::BLOCK_BYTES;
 
@@ -25,6 +28,8 @@ const WAITING_MAX: u64 = 16;
 const JOB_BLOCKS: u64 = 32;
 /// At least one block in this many must become quicker to read for the others to be stored along with it.
 const TOGETHER_PART: usize = 4;
+/// Fragments lie apart if for one in this many the next one does not follow.
+const APART_PART: usize = 8;
 
 /// Which blocks of a run are stored again with a codec: those that become quicker to read. If these are one in [`TOGETHER_PART`] or more,
 /// the others move along, because one that stays elsewhere would cost the next such request another read of the device. A block that is
@@ -41,6 +46,32 @@ fn offered<T: Copy>(run: &[(T, Restored)], codec: CodecSpec) -> impl Iterator<It
     (run.iter())
         .filter(move |(_, restored)| is_quicker(*restored) || moves(*restored))
         .map(|(hit, _)| *hit)
+}
+
+/// Whether fragments lie apart, given by their ring and where each begins and ends, in the order of their places. Those of the other ring
+/// lie elsewhere in any case.
+fn lie_apart(places: impl Iterator<Item = (Ring, Range<u64>)>) -> bool {
+    let (mut count, mut apart, mut last) = (0, 0, [None, None]);
+    for (ring, place) in places {
+        let follows = |last: Range<u64>| place.start <= last.end + Limits::OF_HITS.gap_max;
+        apart += usize::from(!last[ring.index()].take().is_none_or(follows));
+        count += 1;
+        last[ring.index()] = Some(place);
+    }
+    // Those of a few extents are not far apart, and would be so again.
+    apart * APART_PART >= count && apart > 0
+}
+
+fn place(hit: &(Hit, Restored)) -> (Ring, Range<u64>) {
+    (hit.0.ring, hit.0.start..hit.0.end)
+}
+
+/// Whether half of the blocks of a run or more are uncompressed, and its fragments lie apart.
+fn is_raw_and_apart(run: &[(Hit, Restored)]) -> bool {
+    let raw = run.iter().filter(|(_, restored)| *restored == Restored::Raw);
+    let mut places: Vec<_> = run.iter().map(place).collect();
+    places.sort_unstable_by_key(|(_, place)| place.start);
+    raw.count() * 2 >= run.len() && lie_apart(places.into_iter())
 }
 
 impl<P: Platform> Shard<P> {
@@ -71,8 +102,10 @@ impl<P: Platform> Shard<P> {
                 self.second_stage.balance.note_restored(restored);
             }
         }
+        let balance = &self.second_stage.balance;
+        let undoes = || balance.undoes() && strongest(hits).is_some_and(|by| by != Restored::Raw);
         // Nearly all hits end here, without an allocation.
-        if !self.second_stage.balance.undoes() || strongest(hits).is_none_or(|by| by == Restored::Raw) {
+        if !undoes() && !(balance.gathers() && lie_apart(hits.iter().map(place))) {
             return;
         }
         let mut clean: Vec<(Hit, Restored)> = (hits.iter().copied())
@@ -80,18 +113,25 @@ impl<P: Platform> Shard<P> {
             .collect();
         clean.sort_unstable_by_key(|(hit, _)| hit.block);
         for run in clean.chunk_by(|(a, _), (b, _)| a.block.0 / JOB_BLOCKS == b.block.0 / JOB_BLOCKS) {
-            let codec = strongest(run).and_then(|restored| self.second_stage.balance.undo(restored));
-            if let Some(codec) = codec {
+            if let Some(codec) = strongest(run).and_then(|restored| balance.undo(restored)) {
+                let compressed = run.iter().filter(|(_, restored)| *restored != Restored::Raw);
                 let offered = offered(run, codec).map(|hit| (hit, block_of(&hit)));
-                self.offer_restored(codec, &offered.collect::<Vec<_>>());
+                if self.offer_restored(codec, &offered.collect::<Vec<_>>()) {
+                    balance.note_undone(compressed.count() as u64);
+                }
+            } else if balance.gathers() && is_raw_and_apart(run) && balance.gather(run.len() as u64) {
+                let all: Vec<_> = run.iter().map(|(hit, _)| (*hit, block_of(hit))).collect();
+                if self.offer_restored(CodecSpec::NONE, &all) {
+                    balance.note_gathered(run.len() as u64);
+                }
             }
         }
     }
 
-    /// Offers ascending blocks of one request for admission with another codec, together.
-    fn offer_restored(&self, codec: CodecSpec, blocks: &[(Hit, &[u8])]) {
+    /// Offers ascending blocks of one request for admission with another codec, together. Returns whether they will be stored.
+    fn offer_restored(&self, codec: CodecSpec, blocks: &[(Hit, &[u8])]) -> bool {
         let [(Hit { block: first, .. }, _), ..] = *blocks else {
-            return;
+            return false;
         };
         let count = blocks[blocks.len() - 1].0.block.0 - first.0 + 1;
         let is_wanted = !self.is_stopping()
@@ -99,11 +139,11 @@ impl<P: Platform> Shard<P> {
             && self.queue.waiting() <= WAITING_MAX
             && self.allowance() == Allowance::All;
         if !is_wanted {
-            return;
+            return false;
         }
         let bytes = count as usize * BLOCK_BYTES;
         let Some(slot) = self.queue.try_reserve(bytes) else {
-            return;
+            return false;
         };
         let mut data = IoBuf::zeroed(bytes);
         let mut candidates = Vec::with_capacity(blocks.len());
@@ -129,6 +169,7 @@ impl<P: Platform> Shard<P> {
             stale: Vec::new(),
         };
         self.queue.offer(slot, job, &self.stats);
+        true
     }
 }
 
@@ -152,5 +193,27 @@ mod tests {
         assert_eq!(offered(&run, CodecSpec::LZ4), [0; 0]);
         run[..8].fill(second);
         assert_eq!(offered(&run, CodecSpec::NONE).len(), 32);
+    }
+
+    #[test]
+    fn fragments_lie_apart_if_many_do_not_follow_each_other() {
+        let place = |start: &u64| start * 1000..start * 1000 + 1000;
+        let apart = |starts: &[u64]| lie_apart(starts.iter().map(|start| (Ring::Main, place(start))));
+        assert!(!apart(&[7]));
+        assert!(!apart(&[7, 8, 9]));
+        assert!(
+            !apart(&[7, 7, 7, 7, 12, 12]),
+            "groups, and a gap that is read along"
+        );
+        assert!(apart(&[7, 8, 20]));
+        let of_both = [7, 40, 8, 41].iter().zip(Ring::ALL.into_iter().cycle());
+        assert!(!lie_apart(of_both.map(|(start, ring)| (ring, place(start)))));
+        let mut places: Vec<u64> = (0..32).collect();
+        for breaks in 0..=4 {
+            assert_eq!(apart(&places), breaks == 4, "{places:?}");
+            places[(breaks + 1) * 6..]
+                .iter_mut()
+                .for_each(|place| *place += 100);
+        }
     }
 }

@@ -7,8 +7,9 @@ use flaz_device::Env;
 use flaz_engine::policy::PolicyKind;
 use flaz_engine::settings::Settings;
 use flaz_engine::write_budget::WriteBudget;
+use flaz_sim::SimEnv;
 
-use crate::whole_cache::rig::{BLOCK, settings};
+use crate::whole_cache::rig::{BLOCK, Open, settings};
 use crate::whole_cache::second_stage::{USED, check_contents, check_whole, rig, use_blocks, use_main, words};
 
 /// A saturated thread that has only hits stores blocks uncompressed, and they stay so. With misses, and time, they are compressed again,
@@ -73,21 +74,49 @@ fn hits_become_quick(origin_read: Duration) {
 /// The blocks of a read that were cached at different times are stored next to each other, so that they need one read of the device.
 #[test]
 fn blocks_that_are_read_together_are_stored_together() {
-    let rig = rig(words, Duration::from_millis(2));
-    rig.sim.set_parallelism(2);
-    rig.sim.block_on(async {
-        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+    become_one_place(async |open, _| {
         for first in 0..2 {
             for number in USED.skip(first).step_by(2) {
                 open.prefetch(number..number + 1).await;
             }
         }
+    });
+}
+
+/// The same for blocks that smaller reads have had stored uncompressed, each alone.
+#[test]
+fn blocks_that_were_stored_uncompressed_one_by_one_are_stored_together() {
+    become_one_place(async |open, env| {
+        for number in USED {
+            open.prefetch(number..number + 1).await;
+        }
+        for turn in 0.. {
+            let counts = open.cache.stats().counts;
+            if counts.undone_blocks >= USED.end * 9 / 10 {
+                break;
+            }
+            assert!(turn < 1000, "{counts:?}");
+            check_contents(open, words).await;
+            env.sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+/// Blocks that lie apart after `spread` lie together after some reads of a saturated thread.
+fn become_one_place(spread: impl AsyncFn(&Open, &SimEnv)) {
+    let rig = rig(words, Duration::from_millis(2));
+    rig.sim.set_parallelism(2);
+    rig.sim.set_saturated(true);
+    rig.sim.block_on(async {
+        let env = rig.sim.env();
+        let open = rig.opened(settings("auto", PolicyKind::S3Fifo)).await;
+        spread(&open, &env).await;
         let read_all = async || {
             let before = open.cache.stats().counts;
             for first in USED.step_by(4) {
                 open.read(first * BLOCK, 4 * BLOCK).await;
             }
-            rig.sim.env().sleep(Duration::from_millis(10)).await;
+            env.sleep(Duration::from_millis(10)).await;
             let after = open.cache.stats().counts;
             assert_eq!(after.miss_blocks, before.miss_blocks, "{after:?}");
             after.cache_reads - before.cache_reads
@@ -95,16 +124,22 @@ fn blocks_that_are_read_together_are_stored_together() {
         let reads = USED.end / 4;
         let apart = read_all().await;
         assert!(apart >= 2 * reads, "{apart} reads of the device for {reads}");
-        rig.sim.set_saturated(true);
+        let before = open.cache.stats().counts.undone_blocks;
         for _ in 0..400 {
             read_all().await;
         }
-        assert!(open.cache.stats().counts.undone_blocks >= USED.end);
+        assert!(open.cache.stats().counts.undone_blocks >= before + USED.end / 2);
         let together = read_all().await;
         assert!(
             together <= reads + reads / 8,
             "{together} reads of the device for {reads}"
         );
+        let stored = open.cache.stats().counts.undone_blocks;
+        for _ in 0..100 {
+            read_all().await;
+        }
+        let again = open.cache.stats().counts.undone_blocks - stored;
+        assert!(again < USED.end / 8, "{again} blocks were stored once more");
         check_contents(&open, words).await;
         open.stop().await.expect("stops");
     });
