@@ -10,13 +10,13 @@
 //! - *missing*: the mean time of the origin's reads for each read that missed. A saturated thread serves other requests meanwhile: a miss
 //!   then costs an eighth of that, and at least its processor time, [`MISS_PROCESSOR`].
 //!
-//! If the thread was saturated in [`PATIENCE`] intervals, or restoring took one part in [`HEAVY_PART`] of them, and in these restoring
-//! by the second codec took more than twice as long as missing, blocks that stay are not compressed again, and some of those that are read
-//! are stored with the first codec. They are stored uncompressed if misses are so rare that even the first codec for all hits would take
+//! If the thread was saturated in [`PATIENCE`] intervals, or restoring took one part in [`HEAVY_PART`] of them, and in these restoring by
+//! the second codec took more than twice as long as missing, blocks that stay are not compressed again, and some of those that are read are
+//! stored with the first codec. They are stored uncompressed if misses are so rare that even the first codec for all hits would take
 //! [`RAW_PART`] times as long: that costs more capacity. One block in [`UNDO_PART`] is stored so, which begins with those that are read
 //! often. They end up in the order of those reads; larger reads then have them stored together, at most [`GATHERED_MAX`] times as many
-//! blocks as were stored uncompressed. Reclaim compresses blocks again when misses have become dearer than hits would be if they were all restored: by the first codec,
-//! and then by the second one.
+//! blocks as were stored uncompressed. Reclaim compresses blocks again when misses have become dearer than hits would be if they were all
+//! restored: by the first codec, and then by the second one.
 
 use std::cell::Cell;
 use std::time::Duration;
