@@ -161,7 +161,7 @@ impl<P: Platform> Shard<P> {
         scratch
     }
 
-    /// Stores blocks with another codec than they have.
+    /// Stores cached blocks again, with a codec that may be the one that they have.
     async fn store_again_with(
         self: &Rc<Self>,
         codec: CodecSpec,
@@ -234,9 +234,11 @@ impl<P: Platform> Shard<P> {
             let block = LocalBlock(first.0 + candidate.index as u64);
             let (what, stored) = batch.record(packed, data, candidate.index, false);
             if let Some(ring) = self.store_block(block, candidate, what).await {
-                if candidate.replaces.is_some() {
+                if let Some(replaced) = candidate.replaces {
                     self.count_stored(packed, stored);
-                    count(&self.stats.counters.undone_blocks, 1);
+                    if self.second_stage.balance.note_undone(replaced) {
+                        count(&self.stats.counters.undone_blocks, 1);
+                    }
                     if ring == Ring::Main {
                         self.follow_stored(block, stored, StoredAs::Moved);
                     }

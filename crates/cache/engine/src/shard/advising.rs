@@ -223,9 +223,35 @@ mod tests {
     use crate::policy::Ring;
     use crate::shard::simulated::{Disks, Simulated};
 
-    /// Reads through a full cache, and compares the bytes of the blocks in it with those in the simulated cache of the same capacity.
+    const BLOCKS: u64 = 4096;
+
+    fn disks() -> Disks {
+        let wish = GeometryOptions {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(128 << 10),
+            ..GeometryOptions::default()
+        };
+        Disks::new(4 << 20, wish)
+    }
+
+    fn start(shard: &Rc<Shard<Simulated>>) {
+        let settings = crate::settings::Settings {
+            policy: PolicyKind::S3Fifo,
+            ..shard.tuning.settings().clone()
+        };
+        shard.set(&settings);
+        shard.start();
+    }
+
+    async fn read_one(shard: &Rc<Shard<Simulated>>, rng: &mut Rng) {
+        let hottest = 1 + rng.below(BLOCKS);
+        let block = rng.below(hottest);
+        let read = shard.read(block * BLOCK_BYTES as u64, BLOCK_BYTES, false).await;
+        read.expect("the devices work");
+    }
+
+    /// Reads through a full cache, and adds up the bytes of the blocks in it, and in the simulated cache of the same capacity.
     async fn bytes_held(disks: &Disks, shard: &Rc<Shard<Simulated>>) -> [u64; 2] {
-        const BLOCKS: u64 = 4096;
         let mut rng = Rng::new(1);
         let mut data = vec![0; BLOCKS as usize * BLOCK_BYTES];
         for block in data.chunks_exact_mut(BLOCK_BYTES) {
@@ -236,10 +262,7 @@ mod tests {
         written.expect("it is well");
         let mut held = [0; 2];
         for turn in 0..40_000 {
-            let hottest = 1 + rng.below(BLOCKS);
-            let block = rng.below(hottest);
-            let read = shard.read(block * BLOCK_BYTES as u64, BLOCK_BYTES, false).await;
-            read.expect("the devices work");
+            read_one(shard, &mut rng).await;
             if turn > 10_000 && turn % 100 == 0 {
                 let advisor = shard.following.advisor.borrow();
                 held[0] += shard.map.fragment_bytes();
@@ -253,23 +276,42 @@ mod tests {
     /// The simulated cache leaves as much space free as the real one, which loses some to headers and summaries.
     #[test]
     fn the_simulated_cache_is_as_full_as_the_real_one() {
-        let wish = GeometryOptions {
-            extent_bytes: Some(32 << 10),
-            region_bytes: Some(128 << 10),
-            ..GeometryOptions::default()
-        };
-        let disks = Disks::new(4 << 20, wish);
+        let disks = disks();
         disks.sim.block_on(async {
             let shard = disks.shard(1);
-            let settings = crate::settings::Settings {
-                policy: PolicyKind::S3Fifo,
-                ..shard.tuning.settings().clone()
-            };
-            shard.set(&settings);
-            shard.start();
+            start(&shard);
             let [real, simulated] = bytes_held(&disks, &shard).await;
             let ratio = simulated as f64 / real as f64;
             assert!((0.98..1.02).contains(&ratio), "{ratio}");
+        });
+    }
+
+    /// The open regions that a clean start continues count with what they had.
+    #[test]
+    fn the_share_of_fragments_is_right_after_a_clean_start() {
+        let disks = disks();
+        let before = disks.sim.block_on(async {
+            let shard = disks.shard(1);
+            start(&shard);
+            bytes_held(&disks, &shard).await;
+            let before = shard.log.fragment_share().expect("regions were closed");
+            shard.stop().await;
+            shard.save().await.expect("stops in order");
+            before
+        });
+        disks.sim.kill_tasks();
+        disks.sim.block_on(async {
+            let second = disks.recovered(2).await;
+            assert_eq!(second.log.fragment_share(), None);
+            start(&second);
+            let mut rng = Rng::new(2);
+            let share = loop {
+                read_one(&second, &mut rng).await;
+                if let Some(share) = second.log.fragment_share() {
+                    break share;
+                }
+            };
+            assert!((share - before).abs() < 0.02, "{share}, before {before}");
         });
     }
 }

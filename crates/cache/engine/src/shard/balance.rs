@@ -14,7 +14,7 @@
 //! the second codec took more than twice as long as missing, blocks that stay are not compressed again, and some of those that are read are
 //! stored with the first codec. They are stored uncompressed if misses are so rare that even the first codec for all hits would take
 //! [`RAW_PART`] times as long: that costs more capacity. One block in [`UNDO_PART`] is stored so, which begins with those that are read
-//! often. They end up in the order of those reads; larger reads then have them stored together, at most [`GATHERED_MAX`] times as many
+//! often. They end up in the order of those reads; larger reads then have them stored together, about [`JOINED_MAX`] times as many
 //! blocks as were stored uncompressed. Reclaim compresses blocks again when misses have become dearer than hits would be if they were all
 //! restored: by the first codec, and then by the second one.
 
@@ -25,6 +25,7 @@ use flaz_codec::CodecSpec;
 use flaz_device::Nanos;
 
 use super::fragment::Restored;
+use super::queue::Replaced;
 use crate::planted;
 
 /// How long the times are added up.
@@ -50,9 +51,10 @@ const HEAVY_PART_UNDONE: u32 = 20;
 const PATIENCE: u8 = 4;
 /// How many times as long as missing the first codec must take.
 const RAW_PART: u32 = 16;
-/// For each block that is stored with another codec, so many are stored again only to lie together: by reads of several, and then by
-/// larger ones. Otherwise the log would move on for ever where reclaim keeps some of them and drops others.
-const GATHERED_MAX: u64 = 2;
+/// For each block that was stored uncompressed, about so many uncompressed ones are stored again only to lie together: once for reads of
+/// several blocks, and once more for larger reads. Without a bound, blocks that reclaim drops would come back apart from the others, be
+/// moved with them, and so have reclaim drop the next ones.
+const JOINED_MAX: u64 = 2;
 /// Of this many reads, the blocks of one are stored again.
 const UNDO_PART: u32 = 8;
 
@@ -86,7 +88,7 @@ pub(super) struct Balance {
     first: Cell<u64>,
     second: Cell<u64>,
     misses: Cell<u64>,
-    /// How many blocks may be stored again only to lie together.
+    /// How many uncompressed blocks may be stored again only to lie together.
     scattered: Cell<u64>,
     /// Reads whose blocks could have been stored again.
     turn: Cell<u32>,
@@ -144,6 +146,7 @@ impl Balance {
         self.verdict.set(verdict);
         if missing > times(FIRST, hits) {
             self.leaves_raw.set(false);
+            self.scattered.set(0);
         }
         if verdict == Verdict::Raw {
             self.leaves_raw.set(true);
@@ -187,24 +190,24 @@ impl Balance {
         self.is_turn().then_some(codec)
     }
 
-    /// So many blocks are stored with another codec, where they may lie apart.
-    pub(super) fn note_undone(&self, blocks: u64) {
-        add(&self.scattered, blocks * GATHERED_MAX);
+    /// A block was stored again. Returns whether it is compressed less than before.
+    pub(super) fn note_undone(&self, replaced: Replaced) -> bool {
+        match replaced.restored {
+            Restored::Raw => self.scattered.set(self.scattered.get().saturating_sub(1)),
+            _ if replaced.codec == CodecSpec::NONE => add(&self.scattered, JOINED_MAX),
+            _ => {}
+        }
+        replaced.restored != Restored::Raw
     }
 
     /// Whether there may be uncompressed blocks that lie apart because they were stored so one by one.
-    pub(super) fn gathers(&self) -> bool {
+    pub(super) fn joins(&self) -> bool {
         (self.leaves_raw.get() || planted::is_hit_bound()) && self.scattered.get() > 0
     }
 
-    /// Whether to store so many blocks of a read, which lie apart, together.
-    pub(super) fn gather(&self, blocks: u64) -> bool {
-        self.gathers() && self.scattered.get() >= blocks && self.is_turn()
-    }
-
-    /// So many blocks are stored together.
-    pub(super) fn note_gathered(&self, blocks: u64) {
-        self.scattered.set(self.scattered.get().saturating_sub(blocks));
+    /// Whether to store the blocks of a read, which lie apart, together.
+    pub(super) fn join(&self) -> bool {
+        self.joins() && self.is_turn()
     }
 
     /// Whether it is the turn of a read's blocks to be stored again.
@@ -228,6 +231,8 @@ fn times(time: Duration, count: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::Entry;
+    use crate::units::Location;
 
     const VOLUME: Duration = Duration::from_millis(1);
     const DISK: Duration = Duration::from_millis(12);
@@ -365,16 +370,25 @@ mod tests {
     }
 
     #[test]
-    fn no_more_blocks_are_gathered_than_twice_those_that_were_undone() {
+    fn only_so_many_blocks_are_joined_as_were_scattered() {
+        let stored = |restored, codec| Replaced {
+            entry: Entry::same_filled(Location::at(0), 0),
+            restored,
+            codec,
+        };
         let balance = Balance::default();
-        balance.note_undone(10);
-        let gathers = |blocks| (0..100).any(|_| balance.gather(blocks));
-        assert!(!gathers(1), "compressed blocks may be worth it");
+        let joins = || (0..100).any(|_| balance.join());
+        assert!(balance.note_undone(stored(Restored::BySecond(1), CodecSpec::LZ4)));
         balance.leaves_raw.set(true);
-        assert!(gathers(20) && !gathers(21));
-        balance.note_gathered(15);
-        assert!(gathers(5) && !gathers(6));
-        balance.note_gathered(5);
-        assert!(!balance.gathers());
+        assert!(!joins(), "it is compressed");
+        assert!(balance.note_undone(stored(Restored::ByFirst, CodecSpec::NONE)));
+        for _ in 0..JOINED_MAX {
+            assert!(joins());
+            assert!(!balance.note_undone(stored(Restored::Raw, CodecSpec::NONE)));
+        }
+        assert!(!joins());
+        balance.note_undone(stored(Restored::ByFirst, CodecSpec::NONE));
+        balance.leaves_raw.set(false);
+        assert!(!joins(), "raw blocks are not left so at present");
     }
 }

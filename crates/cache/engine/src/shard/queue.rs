@@ -15,6 +15,7 @@ use flaz_codec::CodecSpec;
 use flaz_device::IoBuf;
 use flaz_device::local::{Notify, Semaphore};
 
+use super::fragment::Restored;
 use super::order::Version;
 use crate::index::Entry;
 use crate::policy::Ring;
@@ -41,11 +42,13 @@ pub(super) struct Candidate {
     pub(super) replaces: Option<Replaced>,
 }
 
-/// A copy that is stored again.
+/// A cached copy, in place of which another one is stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Replaced {
     pub(super) entry: Entry,
-    /// The codec that it gets.
+    /// What restored it.
+    pub(super) restored: Restored,
+    /// The codec of the other one.
     pub(super) codec: CodecSpec,
 }
 

@@ -34,7 +34,7 @@ const APART_PART: usize = 8;
 /// Which blocks of a run are stored again with a codec: those that become quicker to read. If these are one in [`TOGETHER_PART`] or more,
 /// the others move along, because one that stays elsewhere would cost the next such request another read of the device. A block that is
 /// uncompressed is never compressed.
-fn offered<T: Copy>(run: &[(T, Restored)], codec: CodecSpec) -> impl Iterator<Item = T> {
+fn offered<T: Copy>(run: &[(T, Restored)], codec: CodecSpec) -> impl Iterator<Item = (T, Restored)> {
     let is_quicker = move |restored: Restored| match restored {
         Restored::Raw => false,
         Restored::ByFirst => codec == CodecSpec::NONE,
@@ -45,20 +45,19 @@ fn offered<T: Copy>(run: &[(T, Restored)], codec: CodecSpec) -> impl Iterator<It
     let moves = move |restored| together && (restored != Restored::Raw || codec == CodecSpec::NONE);
     (run.iter())
         .filter(move |(_, restored)| is_quicker(*restored) || moves(*restored))
-        .map(|(hit, _)| *hit)
+        .copied()
 }
 
-/// Whether fragments lie apart, given by their ring and where each begins and ends, in the order of their places. Those of the other ring
-/// lie elsewhere in any case.
+/// Whether fragments lie apart, given by their ring and where each begins and ends, in each ring in the order of their places. Those of
+/// the other ring lie elsewhere in any case.
 fn lie_apart(places: impl Iterator<Item = (Ring, Range<u64>)>) -> bool {
-    let (mut count, mut apart, mut last) = (0, 0, [None, None]);
+    let (mut count, mut apart, mut ends) = (0, 0, [None, None]);
     for (ring, place) in places {
-        let follows = |last: Range<u64>| place.start <= last.end + Limits::OF_HITS.gap_max;
-        apart += usize::from(!last[ring.index()].take().is_none_or(follows));
+        let end = ends[ring.index()].replace(place.end);
+        apart += usize::from(end.is_some_and(|end: u64| place.start > end + Limits::OF_HITS.gap_max));
         count += 1;
-        last[ring.index()] = Some(place);
     }
-    // Those of a few extents are not far apart, and would be so again.
+    // A run that begins in one extent and ends in another one has a gap in any case.
     apart * APART_PART >= count && apart > 0
 }
 
@@ -66,12 +65,15 @@ fn place(hit: &(Hit, Restored)) -> (Ring, Range<u64>) {
     (hit.0.ring, hit.0.start..hit.0.end)
 }
 
-/// Whether half of the blocks of a run or more are uncompressed, and its fragments lie apart.
+/// Whether a run lies apart, and nearly all of its blocks are uncompressed: the few others are worth less than reads of the device.
 fn is_raw_and_apart(run: &[(Hit, Restored)]) -> bool {
-    let raw = run.iter().filter(|(_, restored)| *restored == Restored::Raw);
+    let compressed = run.iter().filter(|(_, restored)| *restored != Restored::Raw);
+    if compressed.count() * TOGETHER_PART > run.len() {
+        return false;
+    }
     let mut places: Vec<_> = run.iter().map(place).collect();
     places.sort_unstable_by_key(|(_, place)| place.start);
-    raw.count() * 2 >= run.len() && lie_apart(places.into_iter())
+    lie_apart(places.into_iter())
 }
 
 impl<P: Platform> Shard<P> {
@@ -103,9 +105,9 @@ impl<P: Platform> Shard<P> {
             }
         }
         let balance = &self.second_stage.balance;
-        let undoes = || balance.undoes() && strongest(hits).is_some_and(|by| by != Restored::Raw);
+        let undoes = |hits: &[_]| balance.undoes() && strongest(hits).is_some_and(|by| by != Restored::Raw);
         // Nearly all hits end here, without an allocation.
-        if !undoes() && !(balance.gathers() && lie_apart(hits.iter().map(place))) {
+        if !undoes(hits) && !(balance.joins() && lie_apart(hits.iter().map(place))) {
             return;
         }
         let mut clean: Vec<(Hit, Restored)> = (hits.iter().copied())
@@ -113,41 +115,38 @@ impl<P: Platform> Shard<P> {
             .collect();
         clean.sort_unstable_by_key(|(hit, _)| hit.block);
         for run in clean.chunk_by(|(a, _), (b, _)| a.block.0 / JOB_BLOCKS == b.block.0 / JOB_BLOCKS) {
-            if let Some(codec) = strongest(run).and_then(|restored| balance.undo(restored)) {
-                let compressed = run.iter().filter(|(_, restored)| *restored != Restored::Raw);
-                let offered = offered(run, codec).map(|hit| (hit, block_of(&hit)));
-                if self.offer_restored(codec, &offered.collect::<Vec<_>>()) {
-                    balance.note_undone(compressed.count() as u64);
+            if undoes(run) {
+                if let Some(codec) = strongest(run).and_then(|restored| balance.undo(restored)) {
+                    let offered = offered(run, codec).map(|one| (one, block_of(&one.0)));
+                    self.offer_restored(codec, &offered.collect::<Vec<_>>());
                 }
-            } else if balance.gathers() && is_raw_and_apart(run) && balance.gather(run.len() as u64) {
-                let all: Vec<_> = run.iter().map(|(hit, _)| (*hit, block_of(hit))).collect();
-                if self.offer_restored(CodecSpec::NONE, &all) {
-                    balance.note_gathered(run.len() as u64);
-                }
+            } else if balance.joins() && is_raw_and_apart(run) && balance.join() {
+                let all = run.iter().map(|one| (*one, block_of(&one.0)));
+                self.offer_restored(CodecSpec::NONE, &all.collect::<Vec<_>>());
             }
         }
     }
 
-    /// Offers ascending blocks of one request for admission with another codec, together. Returns whether they will be stored.
-    fn offer_restored(&self, codec: CodecSpec, blocks: &[(Hit, &[u8])]) -> bool {
-        let [(Hit { block: first, .. }, _), ..] = *blocks else {
-            return false;
+    /// Offers ascending blocks of one request for admission with a codec, together.
+    fn offer_restored(&self, codec: CodecSpec, blocks: &[((Hit, Restored), &[u8])]) {
+        let [((Hit { block: first, .. }, _), _), ..] = *blocks else {
+            return;
         };
-        let count = blocks[blocks.len() - 1].0.block.0 - first.0 + 1;
+        let count = blocks[blocks.len() - 1].0.0.block.0 - first.0 + 1;
         let is_wanted = !self.is_stopping()
             && self.mode() != Mode::PassThrough
             && self.queue.waiting() <= WAITING_MAX
             && self.allowance() == Allowance::All;
         if !is_wanted {
-            return false;
+            return;
         }
         let bytes = count as usize * BLOCK_BYTES;
         let Some(slot) = self.queue.try_reserve(bytes) else {
-            return false;
+            return;
         };
         let mut data = IoBuf::zeroed(bytes);
         let mut candidates = Vec::with_capacity(blocks.len());
-        for (hit, block) in blocks {
+        for ((hit, restored), block) in blocks {
             let index = (hit.block.0 - first.0) as usize;
             data[index * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(block);
             candidates.push(Candidate {
@@ -158,6 +157,7 @@ impl<P: Platform> Shard<P> {
                 version: hit.version,
                 replaces: Some(Replaced {
                     entry: hit.entry,
+                    restored: *restored,
                     codec,
                 }),
             });
@@ -169,7 +169,6 @@ impl<P: Platform> Shard<P> {
             stale: Vec::new(),
         };
         self.queue.offer(slot, job, &self.stats);
-        true
     }
 }
 
@@ -182,7 +181,7 @@ mod tests {
         let (raw, first, second) = (Restored::Raw, Restored::ByFirst, Restored::BySecond(1));
         let offered = |run: &[Restored], codec| {
             let run: Vec<(usize, Restored)> = run.iter().copied().enumerate().collect();
-            offered(&run, codec).collect::<Vec<_>>()
+            offered(&run, codec).map(|(number, _)| number).collect::<Vec<_>>()
         };
         assert_eq!(offered(&[raw, second, raw, first], CodecSpec::NONE), [0, 1, 2, 3]);
         assert_eq!(offered(&[raw, second, raw, first], CodecSpec::LZ4), [1, 3]);

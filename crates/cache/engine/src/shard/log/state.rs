@@ -152,10 +152,10 @@ pub(super) struct State {
     dictionary_uses: DictionaryUses,
 }
 
-/// What this opening has filled regions with.
+/// What the regions have that this opening has filled, also those that it has reopened.
 #[derive(Clone, Copy, Debug, Default)]
 struct Filling {
-    /// Bytes of the fragments that were appended.
+    /// Bytes of their fragments.
     fragment_bytes: u64,
     /// Regions that were closed.
     closed: u64,
@@ -610,6 +610,8 @@ impl State {
         assert!(self.open[ring.index()].is_none(), "one open region a ring");
         assert_eq!(region.state, RegionState::Open);
         self.marks.reopened(number, region.generation, region.used);
+        let known = records.iter().filter_map(|&record| Record::unpack(record).ok());
+        self.filling.fragment_bytes += known.map(|record| record.fragment_bytes() as u64).sum::<u64>();
         self.open[ring.index()] = Some(OpenRegion {
             number,
             extents,
