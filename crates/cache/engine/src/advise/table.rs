@@ -303,7 +303,7 @@ impl Table {
     }
 }
 
-/// Bytes in units of a table's sizes, rounded to the nearest: sums of many sizes are right.
+/// Bytes in units of a table's sizes, rounded to the nearest: right on average, where sizes differ.
 pub(super) fn to_size(bytes: u64) -> u8 {
     ((bytes + SIZE_UNIT / 2) / SIZE_UNIT).clamp(1, 255) as u8
 }

@@ -219,29 +219,10 @@ mod tests {
     use flaz_sim::Rng;
 
     use super::*;
-    use crate::format::geometry::GeometryOptions;
     use crate::policy::Ring;
     use crate::shard::simulated::{Disks, Simulated};
 
     const BLOCKS: u64 = 4096;
-
-    fn disks() -> Disks {
-        let wish = GeometryOptions {
-            extent_bytes: Some(32 << 10),
-            region_bytes: Some(128 << 10),
-            ..GeometryOptions::default()
-        };
-        Disks::new(4 << 20, wish)
-    }
-
-    fn start(shard: &Rc<Shard<Simulated>>) {
-        let settings = crate::settings::Settings {
-            policy: PolicyKind::S3Fifo,
-            ..shard.tuning.settings().clone()
-        };
-        shard.set(&settings);
-        shard.start();
-    }
 
     async fn read_one(shard: &Rc<Shard<Simulated>>, rng: &mut Rng) {
         let hottest = 1 + rng.below(BLOCKS);
@@ -276,10 +257,10 @@ mod tests {
     /// The simulated cache leaves as much space free as the real one, which loses some to headers and summaries.
     #[test]
     fn the_simulated_cache_is_as_full_as_the_real_one() {
-        let disks = disks();
+        let disks = Disks::of_small_regions(30);
         disks.sim.block_on(async {
-            let shard = disks.shard(1);
-            start(&shard);
+            let shard = disks.shard_with_s3_fifo();
+            shard.start();
             let [real, simulated] = bytes_held(&disks, &shard).await;
             let ratio = simulated as f64 / real as f64;
             assert!((0.98..1.02).contains(&ratio), "{ratio}");
@@ -289,10 +270,10 @@ mod tests {
     /// The open regions that a clean start continues count with what they had.
     #[test]
     fn the_share_of_fragments_is_right_after_a_clean_start() {
-        let disks = disks();
+        let disks = Disks::of_small_regions(30);
         let before = disks.sim.block_on(async {
-            let shard = disks.shard(1);
-            start(&shard);
+            let shard = disks.shard_with_s3_fifo();
+            shard.start();
             bytes_held(&disks, &shard).await;
             let before = shard.log.fragment_share().expect("regions were closed");
             shard.stop().await;
@@ -303,7 +284,7 @@ mod tests {
         disks.sim.block_on(async {
             let second = disks.recovered(2).await;
             assert_eq!(second.log.fragment_share(), None);
-            start(&second);
+            second.start();
             let mut rng = Rng::new(2);
             let share = loop {
                 read_one(&second, &mut rng).await;

@@ -359,19 +359,13 @@ mod tests {
     use flaz_sim::Rng;
     use futures_util::future::join;
 
-    use crate::format::geometry::GeometryOptions;
     use crate::shard::simulated::Disks;
     use crate::units::{BLOCK_BYTES, LocalBlock};
 
     /// A write waits for space for its second part. The device is fenced while the region of its first part is reclaimed.
     #[test]
     fn a_fence_during_a_waiting_write_and_reclaim_is_harmless() {
-        let wish = GeometryOptions {
-            extent_bytes: Some(32 << 10),
-            region_bytes: Some(128 << 10),
-            ..GeometryOptions::default()
-        };
-        let disks = Disks::new((192 << 10) + 8 * (128 << 10), wish);
+        let disks = Disks::of_small_regions(8);
         disks.sim.block_on(async {
             let shard = disks.shard(1);
             let mut data = IoBuf::new(60 * BLOCK_BYTES);

@@ -345,12 +345,7 @@ mod tests {
     /// and the blocks are where they were.
     #[test]
     fn a_reclaim_that_crashes_cut_short_twice_has_room() {
-        let wish = GeometryOptions {
-            extent_bytes: Some(32 << 10),
-            region_bytes: Some(128 << 10),
-            ..GeometryOptions::default()
-        };
-        let disks = Disks::new((192 << 10) + 8 * (128 << 10), wish);
+        let disks = Disks::of_small_regions(8);
         let blocks = disks.sim.block_on(async {
             let first = disks.shard(1);
             first.writeback.note_dirty_record();

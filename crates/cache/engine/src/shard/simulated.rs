@@ -65,6 +65,16 @@ impl Disks {
         Self::on(1, DiskConfig::fast(len), wish)
     }
 
+    /// A cache of so many regions of 128 KiB, in extents of 32 KiB.
+    pub(super) fn of_small_regions(regions: u64) -> Self {
+        let wish = GeometryOptions {
+            extent_bytes: Some(32 << 10),
+            region_bytes: Some(128 << 10),
+            ..GeometryOptions::default()
+        };
+        Self::new((192 << 10) + regions * (128 << 10), wish)
+    }
+
     /// A cache device of any kind.
     pub(super) fn on(seed: u64, config: DiskConfig, wish: GeometryOptions) -> Self {
         let shard_count = Some(1);
@@ -92,6 +102,17 @@ impl Disks {
     /// A shard of a cache that may have dirty blocks, in opening `epoch`.
     pub(super) fn shard(&self, epoch: u32) -> Rc<Shard<Simulated>> {
         shard_over(&self.env, &self.cache, &self.origin, self.geometry, epoch, true)
+    }
+
+    /// The first opening of a shard that keeps blocks that were read.
+    pub(super) fn shard_with_s3_fifo(&self) -> Rc<Shard<Simulated>> {
+        let shard = self.shard(1);
+        let settings = Settings {
+            policy: PolicyKind::S3Fifo,
+            ..shard.tuning.settings().clone()
+        };
+        shard.set(&settings);
+        shard
     }
 
     pub(super) async fn recovered(&self, epoch: u32) -> Rc<Shard<Simulated>> {

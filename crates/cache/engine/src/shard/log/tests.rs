@@ -7,6 +7,13 @@ const BLANK: Append<'static> = Append::SameFilled {
     dirty: true,
 };
 
+const RAW: Append<'static> = Append::Packed {
+    codec: flaz_codec::CodecId::RAW,
+    stored: &[0; 4096],
+    plain_crc: 0,
+    dirty: false,
+};
+
 fn log() -> SegmentLog {
     let wish = GeometryOptions {
         shard_count: Some(1),
@@ -265,13 +272,6 @@ fn ages_in_probation_count_what_came_after() {
     let log = log();
     let region_bytes = log.layout.region_bytes;
     let window = log.region_count() * region_bytes / crate::policy::WINDOW_SHARE;
-    let data = [0; 4096];
-    let stored = Append::Packed {
-        codec: flaz_codec::CodecId::RAW,
-        stored: &data,
-        plain_crc: 0,
-        dirty: false,
-    };
     let mut rng = flaz_sim::Rng::new(1);
     let (mut blocks, mut regions, mut too_old) = (Vec::new(), vec![], 0);
     loop {
@@ -279,7 +279,7 @@ fn ages_in_probation_count_what_came_after() {
         let ages =
             |blocks: &[Location]| -> Vec<_> { blocks.iter().map(|at| log.age_in_probation(*at)).collect() };
         let before = ages(&blocks);
-        let Some(new) = log.append(ring, BlockNumber(1), stored, Class::Client) else {
+        let Some(new) = log.append(ring, BlockNumber(1), RAW, Class::Client) else {
             break;
         };
         let at = new.entry.location();
@@ -374,16 +374,9 @@ fn the_header_follows_the_records_of_the_last_extent() {
 fn the_share_of_fragments_is_what_they_take_of_regions() {
     let log = log();
     let region_bytes = log.layout.region_bytes;
-    let data = [0; 4096];
-    let stored = Append::Packed {
-        codec: flaz_codec::CodecId::RAW,
-        stored: &data,
-        plain_crc: 0,
-        dirty: false,
-    };
     let (mut blocks, mut regions) = (0, Vec::new());
     while regions.len() <= 9 {
-        let appended = log.append(Ring::Main, BlockNumber(1), stored, Class::Client);
+        let appended = log.append(Ring::Main, BlockNumber(1), RAW, Class::Client);
         let at = appended.expect("regions are free").entry.location();
         if regions.last() != Some(&log.region_of(at)) {
             regions.push(log.region_of(at));

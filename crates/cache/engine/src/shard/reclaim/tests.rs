@@ -51,12 +51,7 @@ async fn keep(disks: &Disks, shard: &Rc<Shard<Simulated>>, block: u64) -> bool {
 /// void. A write to one of them waits until then; a start after a crash at any of these moments finds them.
 #[test]
 fn reclaim_without_room_writes_dirty_blocks_back() {
-    let wish = GeometryOptions {
-        extent_bytes: Some(32 << 10),
-        region_bytes: Some(128 << 10),
-        ..GeometryOptions::default()
-    };
-    let disks = Disks::new((192 << 10) + REGIONS * (128 << 10), wish);
+    let disks = Disks::of_small_regions(REGIONS);
     let blocks = disks.sim.block_on(async {
         let (shard, blocks) = stuffed(&disks).await;
         assert!(blocks > REGIONS * 20, "{blocks} fit");
@@ -290,24 +285,13 @@ fn store(shard: &Rc<Shard<Simulated>>, block: u64, data: &[u8], hits: u8) {
     (shard.map).install(&shard.log, LocalBlock(block), entry.with_hits(hits));
 }
 
-/// A shard that keeps blocks that were read.
-fn with_s3_fifo(disks: &Disks) -> Rc<Shard<Simulated>> {
-    let shard = disks.shard(1);
-    let settings = crate::settings::Settings {
-        policy: crate::policy::PolicyKind::S3Fifo,
-        ..shard.tuning.settings().clone()
-    };
-    shard.set(&settings);
-    shard
-}
-
 /// Of the blocks that were read once, those that take at least twice the mean make room for the others.
 #[test]
 fn a_large_block_in_main_stays_for_two_reads() {
     const SMALL: u64 = 30;
     let disks = Disks::new(8 << 20, GeometryOptions::default());
     disks.sim.block_on(async {
-        let shard = with_s3_fifo(&disks);
+        let shard = disks.shard_with_s3_fifo();
         for block in 0..SMALL {
             let mut small = data(block);
             small[1000..].fill(0);
@@ -327,7 +311,7 @@ fn a_large_block_in_main_stays_for_two_reads() {
 
 /// A shard with a closed region of clean blocks: the shard, and where the region begins on the device.
 async fn clean_region(disks: &Disks, blocks: u64) -> (Rc<Shard<Simulated>>, u64) {
-    let shard = with_s3_fifo(disks);
+    let shard = disks.shard_with_s3_fifo();
     for block in 0..blocks {
         store(&shard, block, &data(block), 3);
     }

@@ -17,12 +17,7 @@ const RECORDS: u64 = 2400;
 const RECORDS_A_REGION: u64 = 150;
 
 fn disks() -> Disks {
-    let wish = GeometryOptions {
-        extent_bytes: Some(32 << 10),
-        region_bytes: Some(128 << 10),
-        ..GeometryOptions::default()
-    };
-    Disks::new((192 << 10) + 64 * (128 << 10), wish)
+    Disks::of_small_regions(64)
 }
 
 /// A log with all kinds of records, two open regions and an unfinished reclaim, after a crash.

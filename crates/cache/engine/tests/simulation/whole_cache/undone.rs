@@ -74,7 +74,7 @@ fn hits_become_quick(origin_read: Duration) {
 /// The blocks of a read that were cached at different times are stored next to each other, so that they need one read of the device.
 #[test]
 fn blocks_that_are_read_together_are_stored_together() {
-    become_one_place(async |open, _| {
+    become_one_place(8, async |open, _| {
         for first in 0..2 {
             for number in USED.skip(first).step_by(2) {
                 open.prefetch(number..number + 1).await;
@@ -86,7 +86,8 @@ fn blocks_that_are_read_together_are_stored_together() {
 /// The same for blocks that smaller reads have had stored uncompressed, each alone.
 #[test]
 fn blocks_that_were_stored_uncompressed_one_by_one_are_stored_together() {
-    become_one_place(async |open, env| {
+    // Those few that are still compressed stay where they are.
+    become_one_place(4, async |open, env| {
         for number in USED {
             open.prefetch(number..number + 1).await;
         }
@@ -102,8 +103,8 @@ fn blocks_that_were_stored_uncompressed_one_by_one_are_stored_together() {
     });
 }
 
-/// Blocks that lie apart after `spread` lie together after some reads of a saturated thread.
-fn become_one_place(spread: impl AsyncFn(&Open, &SimEnv)) {
+/// Blocks that lie apart after `spread` lie together after some reads of a saturated thread, but for one request in `but`.
+fn become_one_place(but: u64, spread: impl AsyncFn(&Open, &SimEnv)) {
     let rig = rig(words, Duration::from_millis(2));
     rig.sim.set_parallelism(2);
     rig.sim.set_saturated(true);
@@ -129,7 +130,7 @@ fn become_one_place(spread: impl AsyncFn(&Open, &SimEnv)) {
         }
         let together = read_all().await;
         assert!(
-            together <= reads + reads / 4,
+            together <= reads + reads / but,
             "{together} reads of the device for {reads}"
         );
         let counts = open.cache.stats().counts;
