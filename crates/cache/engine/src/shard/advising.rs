@@ -221,6 +221,7 @@ mod tests {
     use super::*;
     use crate::policy::Ring;
     use crate::shard::simulated::{Disks, Simulated};
+    use crate::units::Epoch;
 
     const BLOCKS: u64 = 4096;
 
@@ -282,7 +283,9 @@ mod tests {
         });
         disks.sim.kill_tasks();
         disks.sim.block_on(async {
-            let second = disks.recovered(2).await;
+            let second = disks.shard(2);
+            let loaded = second.load_image(Epoch(1), || ()).await;
+            loaded.expect("the stop was clean");
             assert_eq!(second.log.fragment_share(), None);
             second.start();
             let mut rng = Rng::new(2);
