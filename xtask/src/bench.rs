@@ -4,6 +4,7 @@
 //! Runs are interleaved (A B C A B C ..), so that changes in the speed of the machine affect all of them. The benchmark
 //! is not a test: its figures depend on the machine, and a row that could not be measured says why.
 
+mod auto;
 mod engine;
 mod load;
 mod modes;
@@ -48,6 +49,9 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     }
     if wanted("nbd") {
         rows.extend(nbd::rows(options, runs, &bar)?);
+    }
+    if wanted("auto") {
+        rows.extend(auto::rows(options, runs, &bar)?);
     }
     if wanted("modes") {
         rows.extend(modes::rows(options, runs, &bar)?);

@@ -247,10 +247,10 @@ pub(super) fn in_turn<T>(run: usize, one: T, other: T) -> [T; 2] {
 }
 
 /// One value of a measurement.
-type Figure = fn(&Measured) -> f64;
+pub(super) type Figure = fn(&Measured) -> f64;
 
 /// A row of one value compared with the same without compression.
-fn beside_none(
+pub(super) fn beside_none(
     what: String,
     budget: &'static str,
     figure: Figure,

@@ -15,7 +15,7 @@ pub struct Options {
     #[arg(long)]
     pub(super) json: bool,
     /// Only this part
-    #[arg(long, value_name = "PART", value_parser = ["engine", "study", "load", "warm", "nbd", "modes", "write-back", "ublk"])]
+    #[arg(long, value_name = "PART", value_parser = ["engine", "study", "load", "warm", "nbd", "auto", "modes", "write-back", "ublk"])]
     pub(super) only: Option<String>,
     /// Directory for the files of the benchmark, on the SSD to measure
     #[arg(long, value_name = "DIR")]
