@@ -6,17 +6,22 @@
 //! would one whose large reads take most of their time on other cores, which restore them. [`Balance`] compares two times over intervals
 //! of [`INTERVAL`]:
 //!
-//! - *restoring*: [`FIRST`] for each block that the first codec has restored, [`SECOND`] for each of the second one;
+//! - *restoring*: [`FIRST`] for each block that the first codec has restored, [`SECOND`] for each of the second one, or
+//!   [`SECOND_SATURATED`];
 //! - *missing*: the mean time of the origin's reads for each read that missed. A saturated thread serves other requests meanwhile: a miss
 //!   then costs an eighth of that, and at least its processor time, [`MISS_PROCESSOR`].
 //!
 //! If the thread was saturated in [`PATIENCE`] intervals, or restoring took one part in [`HEAVY_PART`] of them, and in these restoring by
-//! the second codec took more than twice as long as missing, blocks that stay are not compressed again, and some of those that are read are
-//! stored with the first codec. They are stored uncompressed if misses are so rare that even the first codec for all hits would take
-//! [`RAW_PART`] times as long: that costs more capacity. One block in [`UNDO_PART`] is stored so, which begins with those that are read
-//! often. They end up in the order of those reads; larger reads then have them stored together, about [`JOINED_MAX`] times as many
-//! blocks as were stored uncompressed. Reclaim compresses blocks again when misses have become dearer than hits would be if they were all
-//! restored: by the first codec, and then by the second one.
+//! the second codec took more than one and a half times as long as missing, blocks that stay are not compressed again, and some of those
+//! that are read are stored with the first codec: there would be about twice as many misses without the second one. They are stored
+//! uncompressed if misses are so rare that even the first codec for all hits would take [`RAW_PART`] times as long: that costs more
+//! capacity. One block in [`UNDO_PART`] is stored so, which begins with those that are read often. They end up in the order of those
+//! reads; larger reads then have them stored together, about [`JOINED_MAX`] times as many blocks as were stored uncompressed. Reclaim
+//! compresses blocks again when misses have become dearer than hits would be if they were all restored: by the first codec, and then by
+//! the second one.
+//!
+//! Reads come in bursts, so a thread counts as saturated for [`SATURATED_FOR`] after it was. Compressing also takes processor time from
+//! such a thread and its clients, unless many processors are idle or misses saturate it: see [`Balance::is_saturated`].
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -32,14 +37,18 @@ use crate::planted;
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Time in which the first codec restores a block: see `docs/compression.md`.
 const FIRST: Duration = Duration::from_micros(2);
-/// The same of the second codec.
+/// The same of the second codec ...
 const SECOND: Duration = Duration::from_micros(6);
-/// The same for a hit in a group of four, on average.
-const SECOND_IN_GROUP: Duration = Duration::from_micros(15);
+/// ... and while the thread is saturated: measured on two cores, with the client on the other one.
+const SECOND_SATURATED: Duration = Duration::from_micros(12);
+/// A hit in a group of four restores two and a half blocks on average: so many halves.
+const GROUP_HALVES: u32 = 5;
 /// The processor time of a miss, about.
 const MISS_PROCESSOR: Duration = Duration::from_micros(100);
 /// While the thread is saturated, one part in this many of the time of the origin's reads counts.
 const SATURATED_PART: u32 = 8;
+/// A thread counts as saturated for so long after it was: reads come in bursts.
+const SATURATED_FOR: Duration = Duration::from_secs(5);
 /// Restoring counts if it takes one part in this many of the time.
 const RESTORING_PART: u32 = 100;
 /// Restoring holds up clients, even if the thread has time, if it takes one part in this many of the time: 40,000 blocks of the second
@@ -83,6 +92,8 @@ pub(super) struct Balance {
     /// When the interval began, and the time that the thread had needed by then.
     began: Cell<Nanos>,
     thread_time: Cell<Duration>,
+    /// When the last interval ended in which the thread was saturated, and misses took less time than hits would with the second codec.
+    saturated_at: Cell<Option<Nanos>>,
     /// In this interval: blocks found, those restored by the first and by the second codec, and reads that missed.
     hits: Cell<u64>,
     first: Cell<u64>,
@@ -112,14 +123,21 @@ impl Balance {
         let took = now.since(self.began.replace(now));
         let ran = thread_time.saturating_sub(self.thread_time.replace(thread_time));
         let is_saturated = ran * 10 >= took * 9;
-        let miss = if is_saturated {
-            origin_read / SATURATED_PART
+        let (miss, each_second) = if is_saturated {
+            (origin_read / SATURATED_PART, SECOND_SATURATED)
         } else {
-            origin_read
+            (origin_read, SECOND)
         };
         let missing = times(miss.max(MISS_PROCESSOR), self.misses.take());
-        let (first, second) = (times(FIRST, self.first.take()), times(SECOND, self.second.take()));
+        let (first, second) = (
+            times(FIRST, self.first.take()),
+            times(each_second, self.second.take()),
+        );
         let hits = self.hits.take();
+        let dear_misses = missing > times(each_second * GROUP_HALVES / 2, hits);
+        if is_saturated && !dear_misses {
+            self.saturated_at.set(Some(now));
+        }
         let counts = |time: Duration| time * RESTORING_PART > took;
         let heavy_part = match self.verdict.get() {
             Verdict::First | Verdict::Raw => HEAVY_PART_UNDONE,
@@ -129,18 +147,25 @@ impl Balance {
         let undo = if counts(first + second) && times(FIRST, hits) > missing * RAW_PART {
             Some(Verdict::Raw)
         } else {
-            (counts(second) && second > missing * 2).then_some(Verdict::First)
+            (counts(second) && second * 2 > missing * 3).then_some(Verdict::First)
         };
+        // Between bursts of reads, misses are no dearer than in the bursts.
+        let pauses = has_time && self.is_saturated(now);
         match (undo, has_time) {
             (Some(_), false) => self.dear.set(self.dear.get().saturating_add(1)),
             // With time to spare, nothing is known about a time without.
             (Some(_), true) => {}
-            (None, _) if missing > Duration::ZERO => self.dear.set(0),
+            (None, _) if missing > Duration::ZERO && !pauses => self.dear.set(0),
             (None, _) => {}
         }
         let verdict = match undo.filter(|_| !has_time && self.dear.get() >= PATIENCE) {
             Some(undo) => undo,
-            None if self.compresses() || missing > times(SECOND_IN_GROUP, hits) => Verdict::Compress,
+            None if self.compresses() => Verdict::Compress,
+            None if dear_misses && !pauses => {
+                // Compression is undone again only after as many dear intervals as before.
+                self.dear.set(0);
+                Verdict::Compress
+            }
             None => Verdict::Leave,
         };
         self.verdict.set(verdict);
@@ -151,6 +176,11 @@ impl Balance {
         if verdict == Verdict::Raw {
             self.leaves_raw.set(true);
         }
+    }
+
+    /// Whether the thread was saturated of late, and not by misses: compressing would then take more time from it than it saves.
+    pub(super) fn is_saturated(&self, now: Nanos) -> bool {
+        (self.saturated_at.get()).is_some_and(|at| now.since(at) < SATURATED_FOR)
     }
 
     /// Whether blocks that stay are worth being compressed by the first codec, if they are not compressed.
@@ -272,20 +302,20 @@ mod tests {
     fn a_saturated_thread_restores_only_what_avoids_misses() {
         let mut run = Run::default();
         let strong = (0, 75_000);
-        assert_eq!(run.pass(30_000, strong, 3000, VOLUME), Verdict::Compress);
+        assert_eq!(run.pass(30_000, strong, 5000, VOLUME), Verdict::Compress);
         for _ in 1..PATIENCE {
             assert_eq!(
-                run.pass(30_000, strong, 1700, VOLUME),
+                run.pass(30_000, strong, 4700, VOLUME),
                 Verdict::Compress,
                 "a burst"
             );
         }
-        assert_eq!(run.pass(30_000, strong, 1700, VOLUME), Verdict::First);
+        assert_eq!(run.pass(30_000, strong, 4700, VOLUME), Verdict::First);
         assert_eq!(run.pass(30_000, strong, 40, VOLUME), Verdict::First);
         assert_eq!(run.pass(30_000, strong, 20, VOLUME), Verdict::Raw);
         assert_eq!(run.pass(30_000, strong, 100, DISK), Verdict::First, "dearer");
-        assert_eq!(run.pass(30_000, strong, 200, DISK), Verdict::Leave);
-        assert_eq!(run.pass(30_000, strong, 400, DISK), Verdict::Compress);
+        assert_eq!(run.pass(30_000, strong, 450, DISK), Verdict::Leave);
+        assert_eq!(run.pass(30_000, strong, 650, DISK), Verdict::Compress);
         assert_eq!(
             run.pass(30_000, strong, 0, DISK),
             Verdict::Compress,
@@ -300,16 +330,57 @@ mod tests {
             run.pass(30_000, (30_000, 0), 0, VOLUME);
         }
         run.has_time = true;
-        for _ in 0..10 {
-            assert_eq!(run.pass(30_000, (0, 40_000), 0, VOLUME), Verdict::Compress);
+        for misses in [0, 0, 0, 400] {
+            assert_eq!(run.pass(30_000, (0, 40_000), misses, VOLUME), Verdict::Compress);
         }
         run.has_time = false;
         assert_eq!(run.pass(30_000, (30_000, 0), 0, VOLUME), Verdict::Raw);
         run.has_time = true;
         assert_eq!(run.pass(30_000, (1000, 5000), 0, VOLUME), Verdict::Leave);
-        assert_eq!(run.pass(0, (0, 0), 0, VOLUME), Verdict::Leave);
+        for _ in 0..4 {
+            assert_eq!(run.pass(0, (0, 0), 0, VOLUME), Verdict::Leave);
+        }
         assert_eq!(run.pass(30_000, (10_000, 30_000), 400, VOLUME), Verdict::Leave);
         assert_eq!(run.pass(30_000, (10_000, 30_000), 500, VOLUME), Verdict::Compress);
+    }
+
+    #[test]
+    fn a_thread_that_was_saturated_counts_so_for_a_while() {
+        let mut run = Run::default();
+        let is_saturated = |run: &Run, ms| run.balance.is_saturated(run.now.after(Duration::from_millis(ms)));
+        assert!(!is_saturated(&run, 0));
+        run.pass(30_000, (0, 0), 3000, VOLUME);
+        assert!(is_saturated(&run, 4999) && !is_saturated(&run, 5000));
+        run.has_time = true;
+        run.pass(30_000, (0, 0), 3000, VOLUME);
+        assert!(is_saturated(&run, 3999) && !is_saturated(&run, 4000));
+        run.has_time = false;
+        run.pass(30_000, (0, 0), 8000, VOLUME);
+        assert!(!is_saturated(&run, 4000), "saturated by misses");
+    }
+
+    #[test]
+    fn pauses_between_bursts_end_nothing_and_long_ones_do() {
+        let mut run = Run::default();
+        let burst = |run: &mut Run| {
+            run.has_time = false;
+            run.pass(30_000, (0, 30_000), 900, VOLUME)
+        };
+        let pause = |run: &mut Run| {
+            run.has_time = true;
+            run.pass(5000, (0, 5000), 150, VOLUME)
+        };
+        for _ in 1..PATIENCE {
+            assert_eq!(burst(&mut run), Verdict::Compress);
+            assert_eq!(pause(&mut run), Verdict::Compress);
+        }
+        for _ in 0..3 {
+            assert_eq!(burst(&mut run), Verdict::First);
+            assert_eq!(pause(&mut run), Verdict::Leave);
+        }
+        let passes = (0..9).take_while(|_| pause(&mut run) == Verdict::Leave);
+        assert_eq!(passes.count(), 3);
+        assert_eq!(burst(&mut run), Verdict::Compress, "it must last again");
     }
 
     #[test]
@@ -329,6 +400,7 @@ mod tests {
             Verdict::Raw,
             "not stopped halfway"
         );
+        assert!(!run.balance.is_saturated(run.now));
         assert_eq!(run.pass(192_000, (20_000, 0), 0, VOLUME), Verdict::Leave);
         assert_eq!(run.pass(192_000, (50_000, 0), 0, VOLUME), Verdict::Leave);
     }
@@ -345,8 +417,8 @@ mod tests {
         assert!(!run.balance.compresses_raw());
         assert_eq!(run.pass(60_000, (100, 100), 1000, VOLUME), Verdict::Leave);
         assert!(run.balance.compresses_raw());
-        assert_eq!(run.pass(60_000, (100, 100), 7000, VOLUME), Verdict::Leave);
-        assert_eq!(run.pass(60_000, (100, 100), 8000, VOLUME), Verdict::Compress);
+        assert_eq!(run.pass(60_000, (100, 100), 14_000, VOLUME), Verdict::Leave);
+        assert_eq!(run.pass(60_000, (100, 100), 15_000, VOLUME), Verdict::Compress);
     }
 
     #[test]

@@ -104,9 +104,13 @@ impl SecondStage {
     }
 
     /// How much processor time blocks that stay are worth now. `None`: none at all. `can_wait`: no operation waits for the result.
+    ///
+    /// Unless many processors are idle, codec threads delay a thread that has no time to spare, and the clients beside it. While the load is
+    /// unknown, it counts as medium.
     pub(super) fn effort(&self, load: Load, can_wait: bool, now: Nanos) -> Option<Effort> {
         match load {
             Load::High => None,
+            Load::Medium if self.balance.is_saturated(now) => None,
             Load::Low if can_wait && self.spare.has_more_than(Duration::ZERO, now) => Some(Effort::High),
             Load::Low | Load::Medium => Some(Effort::Usual),
         }
@@ -247,6 +251,11 @@ mod tests {
         assert!(!stage.pays(None));
     }
 
+    fn saturate(balance: &Balance, from: Nanos, to: Nanos) {
+        balance.judge(from, Duration::from_secs(1), ORIGIN_SLOW);
+        balance.judge(to, Duration::from_secs(1) + to.since(from), ORIGIN_SLOW);
+    }
+
     #[test]
     fn high_effort_is_for_spare_time() {
         let stage = SecondStage::default();
@@ -257,6 +266,10 @@ mod tests {
         assert_eq!(effort(Load::Medium, true, 100), usual);
         assert_eq!(effort(Load::Low, false, 100), usual, "space is needed soon");
         assert_eq!(effort(Load::Low, true, 100), high);
+        saturate(&stage.balance, at(99), at(100));
+        assert_eq!(effort(Load::Medium, true, 100), None, "the thread has no time");
+        assert_eq!(effort(Load::Low, true, 100), high, "but others have");
+        assert_eq!(effort(Load::Medium, true, 105), usual);
         // However long nothing was compressed, half of 20 s may be spent at once, half of that for new blocks.
         stage.spent(Duration::from_secs(4));
         assert!(stage.has_plenty(at(100)));
