@@ -29,7 +29,7 @@ impl Nanos {
 pub enum Priority {
     /// A client waits for the result.
     Read,
-    /// Background work: filling the cache.
+    /// A client waits for its write, or the cache is filled.
     Write,
 }
 
@@ -71,6 +71,17 @@ pub trait Env: Clone + 'static {
         priority: Priority,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> T;
+
+    /// Runs a `job` that no client waits for, in processor time that is left. Returns its result, and how long it ran. By default, it runs like
+    /// those of [`Env::compute`], and its waiting time counts.
+    async fn compute_spare<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> (T, Duration) {
+        let began = self.now();
+        let result = self.compute(Priority::Write, job).await;
+        (result, self.now().since(began))
+    }
 
     /// Runs a `job` that takes up to a few seconds, apart from the jobs of [`Env::compute`], and returns its result.
     async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T;

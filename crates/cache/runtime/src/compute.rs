@@ -3,14 +3,20 @@
 //! The codec threads are one pool for the whole process, by default one thread per core ([`configure`] changes that).
 //! They serve two bounded queues, reads first, because a client waits for them (FlaZ, section on parallelism). If the
 //! queue of a job is full, the calling thread runs the job, so nothing ever waits for space in a queue.
+//!
+//! Jobs that no client waits for, and that only use time that is left, have threads of their own: half as many, with less claim to a
+//! processor. Otherwise the scheduler lets a job finish its slice, milliseconds, before a thread gets the processor that serves clients
+//! and needs some microseconds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use flaz_device::Priority;
 use flaz_device::buf::{TRIM_EVERY, has_pooled, trim};
+use rustix::process::{getpriority_process, setpriority_process};
 
 use crate::clock::monotonic;
 use crate::memory::trim_end;
@@ -23,8 +29,13 @@ pub const BLOCKING_THREADS: usize = 2;
 /// Maximum number of codec threads.
 pub const THREADS_MAX: usize = 256;
 
-/// The nice value of threads that have the least claim to a processor.
-const LEAST_PRIORITY: i32 = 19;
+/// How much nicer threads are whose jobs use the time that is left: a tenth of the claim of others. With less, a job that holds a lock
+/// could keep a thread that serves clients waiting for long.
+const SPARE_NICE: i32 = 10;
+/// The same of threads that have the least claim to a processor.
+const LEAST_NICE: i32 = 19;
+/// The highest nice value.
+const NICE_MAX: i32 = 19;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -39,11 +50,11 @@ pub struct QueueStats {
     pub full_count: u64,
 }
 
-/// The two queues of the codec threads: reads, writes.
+/// The queues of the codec threads: reads, writes, and jobs that use the time that is left.
 #[must_use]
-pub fn codec_queues() -> [QueueStats; 2] {
-    let pool = codec();
-    [pool.read.stats(), pool.write.stats()]
+pub fn codec_queues() -> [QueueStats; 3] {
+    let Pools { codec, spare, .. } = pools();
+    [codec.read.stats(), codec.write.stats(), spare.write.stats()]
 }
 
 /// A bounded queue that records its usage.
@@ -83,6 +94,7 @@ impl Queue {
 
 pub(crate) struct Pool {
     threads: usize,
+    nice: Option<i32>,
     read: Queue,
     write: Queue,
     idle: Mutex<usize>,
@@ -91,9 +103,18 @@ pub(crate) struct Pool {
     arrived: Condvar,
 }
 
-static CODEC: OnceLock<&'static Pool> = OnceLock::new();
+/// The pools for computing. They start together, not when there may be no more threads.
+#[derive(Clone, Copy)]
+struct Pools {
+    codec: &'static Pool,
+    /// For jobs that use the time that is left.
+    spare: &'static Pool,
+    /// For jobs that take long.
+    long: &'static Pool,
+}
+
+static POOLS: OnceLock<Pools> = OnceLock::new();
 static BLOCKING: OnceLock<&'static Pool> = OnceLock::new();
-static LONG: OnceLock<&'static Pool> = OnceLock::new();
 
 /// The codec threads are already running, with another number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -109,7 +130,7 @@ pub struct AlreadyRunning {
 /// The pool is already running with another number.
 pub fn configure(threads: usize) -> Result<(), AlreadyRunning> {
     let threads = threads.clamp(1, THREADS_MAX);
-    let running = CODEC.get_or_init(|| start_codec(threads)).threads;
+    let running = POOLS.get_or_init(|| Pools::start(threads)).codec.threads;
     if running == threads {
         Ok(())
     } else {
@@ -117,26 +138,32 @@ pub fn configure(threads: usize) -> Result<(), AlreadyRunning> {
     }
 }
 
-fn codec() -> &'static Pool {
-    CODEC.get_or_init(|| {
+fn pools() -> Pools {
+    *POOLS.get_or_init(|| {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        start_codec(cores.min(THREADS_MAX))
+        Pools::start(cores.min(THREADS_MAX))
     })
 }
 
-fn start_codec(threads: usize) -> &'static Pool {
-    let pool = Pool::new(threads, QUEUE_MAX);
-    if threads > 1 {
-        pool.start_or_panic("codec");
+impl Pools {
+    fn start(codec_threads: usize) -> Self {
+        let pools = Self {
+            codec: Pool::new(codec_threads, QUEUE_MAX),
+            spare: Pool::nice(codec_threads / 2, SPARE_NICE),
+            long: Pool::nice(1, LEAST_NICE),
+        };
+        if codec_threads > 1 {
+            pools.codec.start_or_panic("codec");
+            pools.spare.start_or_panic("spare");
+        }
+        pools.long.start_or_panic("long");
+        pools
     }
-    // Started with the others, not when there may be no more threads.
-    long_jobs();
-    pool
 }
 
 /// Number of codec threads; 1 means that jobs run on the calling thread.
 pub(crate) fn threads() -> usize {
-    codec().threads
+    pools().codec.threads
 }
 
 /// Runs `job` on a codec thread, or on this thread if there is only one core or the queue is full.
@@ -144,11 +171,27 @@ pub(crate) async fn run<T: Send + 'static>(
     priority: Priority,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    let pool = codec();
+    let pool = pools().codec;
     if pool.threads <= 1 {
         job()
     } else {
         on(pool, priority, job).await
+    }
+}
+
+/// Runs a job that no client waits for, in processor time that is left, or on this thread if there is only one core or the queue is full.
+/// Returns its result, and how long it ran.
+pub(crate) async fn spare<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> (T, Duration) {
+    let timed = move || {
+        let began = monotonic();
+        let result = job();
+        (result, monotonic().since(began))
+    };
+    let pool = pools().spare;
+    if pool.threads == 0 {
+        timed()
+    } else {
+        on(pool, Priority::Write, timed).await
     }
 }
 
@@ -164,23 +207,7 @@ pub async fn blocking<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'stati
 
 /// Runs a job that computes for up to a few seconds, on a thread that has the least claim to a processor. One such job runs at a time.
 pub(crate) async fn long<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
-    on(long_jobs(), Priority::Write, job).await
-}
-
-fn long_jobs() -> &'static Pool {
-    LONG.get_or_init(|| {
-        let pool = Pool::new(1, QUEUE_MAX);
-        pool.start_or_panic("long");
-        let lower = || {
-            // Without this, the thread has the same claim as the others.
-            let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
-        };
-        assert!(
-            pool.push(Priority::Read, Box::new(lower)).is_ok(),
-            "the queue is empty"
-        );
-        pool
-    })
+    on(pools().long, Priority::Write, job).await
 }
 
 async fn on<T: Send + 'static>(
@@ -206,8 +233,18 @@ async fn on<T: Send + 'static>(
 impl Pool {
     /// A pool that lives as long as the process, like its threads.
     pub(crate) fn new(threads: usize, jobs_max: usize) -> &'static Self {
+        Self::with(threads, None, jobs_max)
+    }
+
+    /// The same, with less claim to a processor.
+    fn nice(threads: usize, nice: i32) -> &'static Self {
+        Self::with(threads, Some(nice), QUEUE_MAX)
+    }
+
+    fn with(threads: usize, nice: Option<i32>, jobs_max: usize) -> &'static Self {
         Box::leak(Box::new(Self {
             threads,
+            nice,
             read: Queue::new(jobs_max),
             write: Queue::new(jobs_max),
             idle: Mutex::new(0),
@@ -255,6 +292,11 @@ impl Pool {
     }
 
     fn serve(&self) {
+        if let Some(nicer) = self.nice {
+            // Of this thread. Without it, the thread has the same claim as the others.
+            let _ = getpriority_process(None)
+                .and_then(|nice| setpriority_process(None, (nice + nicer).min(NICE_MAX)));
+        }
         let (mut trimmed, mut has_worked) = (monotonic(), false);
         loop {
             while let Some(job) = self.pop() {
@@ -325,5 +367,28 @@ mod tests {
         }
         let expected = ["first read", "second read", "first write", "second write"];
         assert_eq!(*done.lock().expect("nobody panics"), expected);
+    }
+
+    #[test]
+    fn jobs_with_time_to_spare_have_less_claim_to_a_processor() {
+        let nice = || getpriority_process(None).expect("of this thread");
+        let started = nice();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        for nicer in [None, Some(SPARE_NICE), Some(LEAST_NICE)] {
+            let pool = Pool::with(1, nicer, QUEUE_MAX);
+            assert!(pool.start("test"));
+            let sender = sender.clone();
+            let job = move || sender.send(nice()).expect("somebody receives");
+            assert!(pool.push(Priority::Write, Box::new(job)).is_ok());
+            assert_eq!(receiver.recv(), Ok((started + nicer.unwrap_or(0)).min(NICE_MAX)));
+        }
+        assert_eq!(nice(), started);
+    }
+
+    #[test]
+    fn half_of_the_cores_run_jobs_with_time_to_spare() {
+        let pools = Pools::start(5);
+        assert_eq!((pools.codec.threads, pools.spare.threads), (5, 2));
+        assert_eq!(Pools::start(1).spare.threads, 0, "they run on the calling thread");
     }
 }

@@ -295,6 +295,13 @@ impl Env for Rt {
         compute::run(priority, job).await
     }
 
+    async fn compute_spare<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> (T, Duration) {
+        compute::spare(job).await
+    }
+
     async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         compute::long(job).await
     }

@@ -619,7 +619,10 @@ fn queues(stats: &StatsSnapshot, nbd: &[Snapshot], facts: &Facts<'_>) -> Vec<Que
             counts.origin_reads_full,
         ),
     ];
-    for (name, queue) in ["codec-reads", "codec-writes"].into_iter().zip(codec_queues()) {
+    for (name, queue) in ["codec-reads", "codec-writes", "codec-spare"]
+        .into_iter()
+        .zip(codec_queues())
+    {
         let depth = QueueDepth {
             now: queue.waiting,
             peak: queue.waiting_peak,

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use flaz_codec::CodecChoice;
-use flaz_device::{Env, IoBuf, Nanos, Priority};
+use flaz_device::{Env, IoBuf, Nanos};
 
 use super::{Platform, Shard};
 use crate::advise::{
@@ -167,10 +167,8 @@ impl<P: Platform> Shard<P> {
         let copy = IoBuf::copy_of(&data[index * BLOCK_BYTES..][..BLOCK_BYTES]);
         let common = self.in_common(LocalBlock(first.0 + index as u64), &copy);
         let effort = self.effort().unwrap_or_default();
-        let compressed = (self.env)
-            .compute(Priority::Write, move || {
-                Compressed::of(&copy, four.as_deref(), effort, &common)
-            })
+        let (compressed, _) = (self.env)
+            .compute_spare(move || Compressed::of(&copy, four.as_deref(), effort, &common))
             .await;
         let mut out = IoBuf::new(GROUP_BLOCKS_MAX * BLOCK_BYTES);
         let took = std::array::from_fn(|form| {

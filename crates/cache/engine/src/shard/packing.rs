@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use flaz_codec::CodecSpec;
-use flaz_device::{Env, Nanos, Priority};
+use flaz_device::{Env, Nanos};
 use futures_util::future::join_all;
 
 use super::fragment::{Packed, Packer};
@@ -90,7 +90,7 @@ impl<P: Platform> Shard<P> {
             .div_ceil(self.env.parallelism())
             .max(PACK_SPLIT_BLOCKS_MIN / 2);
         let codec = self.tuning.settings().codec.first();
-        self.pack_in_jobs(data, candidates, codec, share).await
+        self.pack_in_jobs(data, candidates, codec, None, share).await
     }
 
     /// Packs blocks with the second codec, on codec threads.
@@ -100,13 +100,8 @@ impl<P: Platform> Shard<P> {
         candidates: &[Candidate],
         second: Second,
     ) -> Vec<Batch> {
-        let started = self.env.now();
-        let batches = self
-            .pack_in_jobs(data, candidates, second.codec, second.job_blocks())
-            .await;
-        let at_once = batches.len().min(self.env.parallelism()) as u32;
-        self.spent_on(second, self.env.now().since(started) * at_once);
-        batches
+        self.pack_in_jobs(data, candidates, second.codec, Some(second), second.job_blocks())
+            .await
     }
 
     async fn pack_in_jobs(
@@ -114,6 +109,7 @@ impl<P: Platform> Shard<P> {
         data: &Shared,
         candidates: &[Candidate],
         codec: CodecSpec,
+        second: Option<Second>,
         share: usize,
     ) -> Vec<Batch> {
         let started = self.env.now();
@@ -121,9 +117,7 @@ impl<P: Platform> Shard<P> {
         let jobs = candidates.chunks(share).map(|chunk| {
             let packer = self.codecs.take(codec, choice);
             let (chunk, data) = (chunk.to_vec(), Arc::clone(data));
-            self.env.compute(Priority::Write, move || {
-                Batch::pack(packer, &data, &chunk, Vec::new())
-            })
+            self.compute_second(second, move || Batch::pack(packer, &data, &chunk, Vec::new()))
         });
         let batches = join_all(jobs).await;
         self.count_packing(started);

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::mem::take;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use flaz_codec::{CodecChoice, CodecId, CodecSpec, Effort};
 use flaz_device::{Env, IoBuf, Load, Priority};
@@ -138,12 +137,20 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Charges the processor time of a compression by the second codec.
-    pub(super) fn spent_on(&self, second: Second, time: Duration) {
-        if second.is_charged {
-            self.second_stage.spent(time);
-            count(&self.stats.counters.high_effort_ns, time.as_nanos() as u64);
+    /// Runs a job of the second codec, if there is one. What is charged has time to spare; the time that it runs goes to the budget for
+    /// high effort.
+    pub(super) async fn compute_second<T: Send + 'static>(
+        &self,
+        second: Option<Second>,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        if !second.is_some_and(|second| second.is_charged) {
+            return self.env.compute(Priority::Write, job).await;
         }
+        let (result, ran) = self.env.compute_spare(job).await;
+        self.second_stage.spent(ran);
+        count(&self.stats.counters.high_effort_ns, ran.as_nanos() as u64);
+        result
     }
 
     /// Compresses blocks again, where it pays. One that is damaged is dropped.
@@ -373,15 +380,12 @@ impl<P: Platform> Shard<P> {
             let outcomes: Vec<Outcome> = sets.into_iter().map(pack).collect();
             (packer, decoders, outcomes)
         };
-        let (packer, decoders, outcomes) = self.env.compute(Priority::Write, job).await;
+        let (packer, decoders, outcomes) = self.compute_second(second, job).await;
         self.codecs.put_back(packer);
         self.codecs.put_back_decoders(decoders);
         let counters = &self.stats.counters;
         let took = self.env.now().since(started);
         count(&counters.repack_ns, took.as_nanos() as u64);
-        if let Some(second) = second {
-            self.spent_on(second, took);
-        }
         for outcome in outcomes {
             let members = &outcome.set.members;
             for (at, error) in outcome.damaged {

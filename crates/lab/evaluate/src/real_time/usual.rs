@@ -36,6 +36,13 @@ impl Env for Usual {
         Rt.compute(priority, job).await
     }
 
+    async fn compute_spare<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> (T, Duration) {
+        Rt.compute_spare(job).await
+    }
+
     async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         Rt.compute_long(job).await
     }
