@@ -6,6 +6,7 @@
 
 mod auto;
 mod engine;
+mod hit_latency;
 mod load;
 mod modes;
 mod nbd;
@@ -52,6 +53,7 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
     }
     if wanted("auto") {
         rows.extend(auto::rows(options, runs, &bar)?);
+        rows.extend(hit_latency::rows(options, runs, &bar)?);
     }
     if wanted("modes") {
         rows.extend(modes::rows(options, runs, &bar)?);
