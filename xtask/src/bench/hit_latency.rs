@@ -28,14 +28,15 @@ impl Hits {
         let counts = hits["latency_counts"].as_array();
         let counts = counts.ok_or("read-hit has no latencies")?;
         Ok(Self {
-            seconds: hits["latency_sum_s"].as_f64().unwrap_or(0.0),
+            seconds: (hits["latency_sum_s"].as_f64()).ok_or("read-hit has no sum of latencies")?,
             count: counts.iter().filter_map(serde_json::Value::as_f64).sum(),
         })
     }
 
-    /// Mean latency since `earlier`, in microseconds.
-    fn mean_us_since(self, earlier: Self) -> f64 {
-        (self.seconds - earlier.seconds) * 1e6 / (self.count - earlier.count).max(1.0)
+    /// Mean latency since `earlier`, in microseconds. `None`: there were no hits.
+    fn mean_us_since(self, earlier: Self) -> Option<f64> {
+        let count = self.count - earlier.count;
+        (count > 0.0).then(|| (self.seconds - earlier.seconds) * 1e6 / count)
     }
 }
 
@@ -79,7 +80,8 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
                 "read",
                 &[&zipf[..], &["--bs=4k", "--iodepth=1"]].concat(),
             )?;
-            means.push(Hits::of(server)?.mean_us_since(before));
+            let mean = Hits::of(server)?.mean_us_since(before);
+            means.push(mean.ok_or("no read was a hit")?);
         }
     }
     let above: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a - b).collect();

@@ -66,18 +66,32 @@ impl Dictionary {
     }
 
     /// Returns the tables for compression at a level; builds them if there are none. `None`: the library rejects the contents.
+    ///
+    /// Building takes up to 20 ms, and longer on a thread with little claim to a processor, so other threads do not wait for it: two that
+    /// need the same level at once build it twice.
     pub(crate) fn prepare(&self, level: i8) -> Option<Arc<Prepared>> {
+        self.known(level).or_else(|| self.build(level))
+    }
+
+    fn known(&self, level: i8) -> Option<Arc<Prepared>> {
         let mut all = self.all_prepared();
-        if let Some(known) = all.iter_mut().find(|of| of.level == level) {
-            known.was_used = true;
-            return Some(Arc::clone(&known.prepared));
-        }
+        let known = all.iter_mut().find(|of| of.level == level)?;
+        known.was_used = true;
+        Some(Arc::clone(&known.prepared))
+    }
+
+    fn build(&self, level: i8) -> Option<Arc<Prepared>> {
         let dictionary = CDict::try_create(&self.contents, level.into())?;
         let memory = Counted::new(dictionary.sizeof());
         let prepared = Arc::new(Prepared {
             dictionary,
             _memory: memory,
         });
+        let mut all = self.all_prepared();
+        if let Some(known) = all.iter().find(|of| of.level == level) {
+            // Another thread was faster.
+            return Some(Arc::clone(&known.prepared));
+        }
         all.push(AtLevel {
             level,
             prepared: Arc::clone(&prepared),
@@ -88,7 +102,7 @@ impl Dictionary {
 
     /// Frees the tables of levels that no encoder uses and for which none was created since the last call. Does not block.
     pub fn trim(&self) {
-        // Another thread is preparing a level, so the dictionary is in use.
+        // The dictionary is in use.
         let Some(mut all) = self.free_prepared() else {
             return;
         };
@@ -106,7 +120,7 @@ impl Dictionary {
             .is_some_and(|all| all.iter().any(|of| of.level == level))
     }
 
-    /// `None`: another thread is preparing a level.
+    /// `None`: another thread has it at this moment.
     fn free_prepared(&self) -> Option<MutexGuard<'_, Vec<AtLevel>>> {
         match self.prepared.try_lock() {
             Ok(all) => Some(all),
@@ -240,7 +254,10 @@ mod tests {
         drop(usual);
         dictionary.trim();
         assert_eq!(levels(), 0);
-        assert!(dictionary.prepare(6).is_some(), "once more");
+        let first = dictionary.build(6).expect("once more");
+        let second = dictionary.build(6).expect("by another thread at the same time");
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!(levels(), 1);
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Nanos {
 pub enum Priority {
     /// A client waits for the result.
     Read,
-    /// A client waits for its write, or the cache is filled.
+    /// A client waits for its write, the cache is filled, or blocks that stay are compressed again.
     Write,
 }
 
@@ -72,16 +72,11 @@ pub trait Env: Clone + 'static {
         job: impl FnOnce() -> T + Send + 'static,
     ) -> T;
 
-    /// Runs a `job` that no client waits for, in processor time that is left. Returns its result, and how long it ran. By default, it runs like
-    /// those of [`Env::compute`], and its waiting time counts.
+    /// Runs a `job` that no client waits for, in processor time that is left. Returns its result, and how long it took once it had begun.
     async fn compute_spare<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
-    ) -> (T, Duration) {
-        let began = self.now();
-        let result = self.compute(Priority::Write, job).await;
-        (result, self.now().since(began))
-    }
+    ) -> (T, Duration);
 
     /// Runs a `job` that takes up to a few seconds, apart from the jobs of [`Env::compute`], and returns its result.
     async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T;

@@ -4,9 +4,9 @@
 //! They serve two bounded queues, reads first, because a client waits for them (FlaZ, section on parallelism). If the
 //! queue of a job is full, the calling thread runs the job, so nothing ever waits for space in a queue.
 //!
-//! Jobs that no client waits for, and that only use time that is left, have threads of their own: half as many, with less claim to a
-//! processor. Otherwise the scheduler lets a job finish its slice, milliseconds, before a thread gets the processor that serves clients
-//! and needs some microseconds.
+//! Jobs that no client waits for, and that only use time that is left, have threads of their own: half as many as codec threads, with less
+//! claim to a processor. Otherwise the scheduler lets a job finish its slice, milliseconds, before a thread gets the processor that serves
+//! clients and needs some microseconds. Clients in another CPU cgroup, or another session with autogroup, have no such advantage.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -29,10 +29,10 @@ pub const BLOCKING_THREADS: usize = 2;
 /// Maximum number of codec threads.
 pub const THREADS_MAX: usize = 256;
 
-/// How much nicer threads are whose jobs use the time that is left: a tenth of the claim of others. With less, a job that holds a lock
-/// could keep a thread that serves clients waiting for long.
+/// How much nicer threads are whose jobs use the time that is left: they have a tenth of the claim of the others. If they were nicer still,
+/// a job that holds a lock, such as the allocator's, could keep a thread that serves clients waiting for up to a second.
 const SPARE_NICE: i32 = 10;
-/// The same of threads that have the least claim to a processor.
+/// The same of the thread for long jobs, which run rarely.
 const LEAST_NICE: i32 = 19;
 /// The highest nice value.
 const NICE_MAX: i32 = 19;
@@ -147,17 +147,17 @@ fn pools() -> Pools {
 
 impl Pools {
     fn start(codec_threads: usize) -> Self {
-        let pools = Self {
-            codec: Pool::new(codec_threads, QUEUE_MAX),
-            spare: Pool::nice(codec_threads / 2, SPARE_NICE),
-            long: Pool::nice(1, LEAST_NICE),
-        };
+        let codec = Pool::new(codec_threads, QUEUE_MAX);
+        let mut spare = Pool::nice(codec_threads / 2, SPARE_NICE);
         if codec_threads > 1 {
-            pools.codec.start_or_panic("codec");
-            pools.spare.start_or_panic("spare");
+            codec.start_or_panic("codec");
+            if !spare.start("spare") {
+                spare = codec;
+            }
         }
-        pools.long.start_or_panic("long");
-        pools
+        let long = Pool::nice(1, LEAST_NICE);
+        long.start_or_panic("long");
+        Self { codec, spare, long }
     }
 }
 
@@ -180,7 +180,7 @@ pub(crate) async fn run<T: Send + 'static>(
 }
 
 /// Runs a job that no client waits for, in processor time that is left, or on this thread if there is only one core or the queue is full.
-/// Returns its result, and how long it ran.
+/// Returns its result, and the time from its start to its end.
 pub(crate) async fn spare<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> (T, Duration) {
     let timed = move || {
         let began = monotonic();

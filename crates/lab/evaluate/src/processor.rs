@@ -278,6 +278,15 @@ impl Env for EvaluationEnv {
         result
     }
 
+    async fn compute_spare<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> (T, Duration) {
+        let began = self.now();
+        let result = self.compute(Priority::Write, job).await;
+        (result, self.now().since(began))
+    }
+
     async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         self.compute(Priority::Write, job).await
     }

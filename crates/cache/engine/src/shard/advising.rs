@@ -7,8 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use flaz_codec::CodecChoice;
-use flaz_device::{Env, IoBuf, Nanos};
+use flaz_codec::{CodecChoice, Effort};
+use flaz_device::{Env, IoBuf, Nanos, Priority};
 
 use super::{Platform, Shard};
 use crate::advise::{
@@ -166,10 +166,13 @@ impl<P: Platform> Shard<P> {
         let four = four_of(first, data, index).map(IoBuf::copy_of);
         let copy = IoBuf::copy_of(&data[index * BLOCK_BYTES..][..BLOCK_BYTES]);
         let common = self.in_common(LocalBlock(first.0 + index as u64), &copy);
-        let effort = self.effort().unwrap_or_default();
-        let (compressed, _) = (self.env)
-            .compute_spare(move || Compressed::of(&copy, four.as_deref(), effort, &common))
-            .await;
+        let effort = self.effort();
+        let job = move || Compressed::of(&copy, four.as_deref(), effort.unwrap_or_default(), &common);
+        // Other blocks wait to be stored after this one.
+        let compressed = match effort {
+            Some(Effort::High) => self.env.compute_spare(job).await.0,
+            Some(Effort::Usual) | None => self.env.compute(Priority::Write, job).await,
+        };
         let mut out = IoBuf::new(GROUP_BLOCKS_MAX * BLOCK_BYTES);
         let took = std::array::from_fn(|form| {
             let started = self.env.now();

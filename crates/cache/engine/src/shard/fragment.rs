@@ -40,7 +40,7 @@ pub(super) fn checksums_bytes(members: usize) -> usize {
 pub(super) struct Packer {
     codec: CodecSpec,
     dictionary: Option<Numbered>,
-    /// Created with the first block, on a codec thread, because preparing a dictionary takes up to 20 ms.
+    /// Created with the first block, on another thread, because preparing a dictionary takes up to 20 ms.
     encoder: Option<Box<dyn Encoder + Send>>,
     detector: Detector,
 }

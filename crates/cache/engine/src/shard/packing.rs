@@ -93,7 +93,7 @@ impl<P: Platform> Shard<P> {
         self.pack_in_jobs(data, candidates, codec, None, share).await
     }
 
-    /// Packs blocks with the second codec, on codec threads.
+    /// Packs blocks with the second codec, on other threads.
     pub(super) async fn pack_second(
         &self,
         data: &Shared,

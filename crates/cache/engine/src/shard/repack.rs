@@ -4,7 +4,8 @@
 //! Neighbours are those that stay as well, and, within limits, used blocks elsewhere in main: they are read and stored again now, not
 //! when their own region is reclaimed. They leave main for main, so of their records the newest is still destroyed last.
 //!
-//! The codec threads do the work, a few blocks at a time, so that work that clients wait for is never far back in their queue.
+//! Codec threads do the work, or those for spare time, a few blocks at a time, so that work that clients wait for is never far back in
+//! their queue.
 //! Fragments are moved as they are where processors are busy, where space is needed at once, and where it does not pay: see
 //! [`super::second_stage`].
 
@@ -125,7 +126,7 @@ impl<P: Platform> Shard<P> {
             && staying + new <= HIGH_ADMITTED_MAX
             && self.queue.waiting() <= HIGH_WAITING_MAX;
         let high = has_time && is_prepared(second);
-        // A single job prepares the dictionary. Several would wait for the one that does.
+        // A single job prepares the dictionary. Each of several would.
         let usual_is_quick = is_prepared(usual) || new <= usual.job_blocks();
         let for_new = has_time && usual_is_quick && self.second_stage.has_plenty(self.env.now());
         ForMiss {
@@ -137,8 +138,8 @@ impl<P: Platform> Shard<P> {
         }
     }
 
-    /// Runs a job of the second codec, if there is one. What is charged has time to spare; the time that it runs goes to the budget for
-    /// high effort.
+    /// Runs a job of the second codec, or of the first if there is none. One that is charged has time to spare; the time from its start to
+    /// its end goes to the budget for high effort.
     pub(super) async fn compute_second<T: Send + 'static>(
         &self,
         second: Option<Second>,

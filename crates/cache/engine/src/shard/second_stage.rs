@@ -32,7 +32,7 @@ const HIGH_EFFORT_PART: u32 = 2;
 /// Unspent time accumulates over this period at most: one reclaim compresses thousands of blocks.
 const HIGH_EFFORT_AT_ONCE: Duration = Duration::from_secs(20);
 
-/// Number of blocks that a codec thread compresses before other work can begin there ...
+/// Number of blocks that a thread compresses before other work can begin there ...
 pub(super) const SECOND_JOB_BLOCKS: usize = 8;
 /// ... and with high effort. A group is not divided.
 const HIGH_JOB_BLOCKS: usize = 2;
@@ -56,7 +56,7 @@ pub(super) struct ForMiss {
 }
 
 impl Second {
-    /// Number of blocks that a codec thread compresses before other work can begin there.
+    /// Number of blocks that a thread compresses before other work can begin there.
     pub(super) fn job_blocks(self) -> usize {
         match self.effort {
             Effort::Usual => SECOND_JOB_BLOCKS,

@@ -285,6 +285,27 @@ fn compute_returns_the_result_and_passes_panics_on() {
 }
 
 #[test]
+fn jobs_with_time_to_spare_have_their_own_threads_and_are_timed() {
+    const TIME: Duration = Duration::from_millis(5);
+    let runtime = runtime();
+    let job = || {
+        std::thread::sleep(TIME);
+        std::thread::current().name().map(str::to_owned)
+    };
+    let all = runtime.block_on(join_all((0..10).map(|_| Rt.compute_spare(job))));
+    for (name, took) in all {
+        let is_own = name.is_some_and(|name| name.starts_with("flaz-spare-"));
+        assert_eq!(is_own, Rt.parallelism() > 1);
+        assert!(took >= TIME);
+    }
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        runtime.block_on(Rt.compute_spare(|| panic!("on purpose")));
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(runtime.block_on(Rt.compute_spare(|| 5)).0, 5);
+}
+
+#[test]
 #[should_panic(expected = "requires a runtime")]
 fn a_missing_runtime_panics_with_a_message() {
     Rt.spawn(async {});
