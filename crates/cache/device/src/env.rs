@@ -92,3 +92,13 @@ pub trait Env: Clone + 'static {
         Duration::ZERO
     }
 }
+
+/// [`Env::compute_spare`] of an environment whose cores serve all jobs alike: its waiting time counts.
+pub async fn compute_timed<E: Env, T: Send + 'static>(
+    env: &E,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> (T, Duration) {
+    let began = env.now();
+    let result = env.compute(Priority::Write, job).await;
+    (result, env.now().since(began))
+}

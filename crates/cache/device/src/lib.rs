@@ -22,4 +22,4 @@ pub mod local;
 
 pub use buf::IoBuf;
 pub use device::{Device, DeviceError, DeviceOp};
-pub use env::{Env, Load, Nanos, Priority};
+pub use env::{Env, Load, Nanos, Priority, compute_timed};

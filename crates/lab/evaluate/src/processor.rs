@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use flaz_codec::work::{self, Work};
 use flaz_codec::{CodecChoice, CodecId, CodecSpec, Decoders, Effort, encoder};
-use flaz_device::{Env, Load, Nanos, Priority};
+use flaz_device::{Env, Load, Nanos, Priority, compute_timed};
 use flaz_engine::units::BLOCK_BYTES;
 use flaz_replay::contents::Contents;
 use flaz_sim::SimEnv;
@@ -282,9 +282,7 @@ impl Env for EvaluationEnv {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> (T, Duration) {
-        let began = self.now();
-        let result = self.compute(Priority::Write, job).await;
-        (result, self.now().since(began))
+        compute_timed(self, job).await
     }
 
     async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use flaz_device::{DeviceOp, Env, Load, Nanos, Priority};
+use flaz_device::{DeviceOp, Env, Load, Nanos, Priority, compute_timed};
 
 use crate::executor::{BoxedTask, Core, DeviceEvent, EventStage, Sim, Task};
 use crate::rng::{Rng, splitmix};
@@ -149,9 +149,7 @@ impl Env for SimEnv {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> (T, Duration) {
-        let began = self.now();
-        let result = self.compute(Priority::Write, job).await;
-        (result, self.now().since(began))
+        compute_timed(self, job).await
     }
 
     async fn compute_long<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
