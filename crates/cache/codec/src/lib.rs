@@ -18,6 +18,7 @@
 //! | `none`, `lz4`, `zstd`, `zlib`, `lzo` | one codec each |
 //! | [`Dictionary`] | what blocks of one cache have in common |
 //! | `registry` | list of the codecs, search by number or name, decoders |
+//! | [`SharedDecoders`] | decoders that several threads share |
 //! | `spec` | a codec and its level as users write them |
 //! | `choice` | what a cache compresses with: a codec, or `auto` |
 //! | `meter` | compressed length of a chunk |
@@ -37,6 +38,7 @@ mod memory;
 mod meter;
 mod none;
 mod registry;
+mod shared;
 mod spec;
 pub mod work;
 mod zlib;
@@ -48,6 +50,7 @@ pub use dictionary::{DICTIONARIES_MAX, Dictionaries, Dictionary};
 pub use memory::context_bytes;
 pub use meter::Meter;
 pub use registry::{Decoders, choices, ids};
+pub use shared::SharedDecoders;
 pub use spec::{CodecSpec, SpecError, encoder, encoder_with};
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a packer is in use or in the pool; the pool has at most [`PACKERS_MAX`], all of codecs of one choice. (One of LZ4, with
 //! which reclaim divides groups, stays until the next packer is taken.) Those that were not needed between two calls of
-//! [`CodecPool::trim`] are dropped.
+//! [`CodecPool::trim`] are dropped. So are all decoders of large reads, of which there are no more than codec threads have used at once.
 //!
 //! It has the dictionaries of the shard, too: blocks are compressed with the current one, by the second codec of a choice alone, and
 //! restored with each.
@@ -10,7 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use flaz_codec::{CodecChoice, CodecSpec, Decoders, Dictionaries, Dictionary};
+use flaz_codec::{CodecChoice, CodecSpec, Decoders, Dictionaries, Dictionary, SharedDecoders};
 
 use super::fragment::{self, FragmentError, Numbered, Packer};
 use crate::format::extent::FragmentIdentity;
@@ -25,6 +25,8 @@ pub(super) struct CodecPool {
     /// The smallest number of packers in the pool since the last trim.
     idle: Cell<usize>,
     decoders: RefCell<Decoders>,
+    /// Those of large reads.
+    elsewhere: SharedDecoders,
     /// Those of blocks that are compressed again, unless a codec thread has them.
     again: Cell<Decoders>,
     dictionaries: RefCell<Dictionaries>,
@@ -83,6 +85,11 @@ impl CodecPool {
         }
     }
 
+    /// What restores blocks of large reads, on codec threads.
+    pub(super) fn elsewhere(&self) -> (SharedDecoders, Dictionaries) {
+        (self.elsewhere.clone(), self.dictionaries())
+    }
+
     /// Takes the decoders of blocks that are compressed again.
     pub(super) fn take_decoders(&self) -> Decoders {
         let mut decoders = self.again.take();
@@ -99,6 +106,7 @@ impl CodecPool {
     /// that are compressed again.
     pub(super) fn trim(&self) {
         self.again.take();
+        self.elsewhere.trim();
         let mut packers = self.packers.borrow_mut();
         packers.drain(..self.idle.get());
         self.idle.set(packers.len());

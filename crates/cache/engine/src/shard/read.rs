@@ -386,11 +386,9 @@ impl<P: Platform> Shard<P> {
             end: group.end,
             hits: group.hits.clone(),
         };
-        let mut decoders = flaz_codec::Decoders::default();
-        decoders.set_dictionaries(self.codecs.dictionaries());
-        self.env
-            .compute(Priority::Read, move || decode(&mut decoders, &buf[at..], &copy))
-            .await
+        let (elsewhere, dictionaries) = self.codecs.elsewhere();
+        let restore = move || elsewhere.decode(dictionaries, |decoders| decode(decoders, &buf[at..], &copy));
+        self.env.compute(Priority::Read, restore).await
     }
 
     /// Reads missed blocks (sorted indexes) from the origin, neighbours together. Returns runs of data: the index of the first
