@@ -1,7 +1,7 @@
 //! `auto` beside no compression on real data: one workload after the other on the same caches, because what `auto` did
 //! for one workload affects the next.
 
-use super::nbd::{Figure, Files, beside_none, in_turn, measure};
+use super::nbd::{Figure, Files, Measured, beside_none, in_turn, measure};
 use super::options::{BenchError, Options};
 use super::real_data::real_data;
 use super::row::Row;
@@ -89,72 +89,127 @@ const SEQUENCE: [Workload; 8] = [
     },
 ];
 
+/// What was measured with one workload and one codec.
+#[derive(Default)]
+struct Results {
+    /// In its first seconds.
+    first: Vec<Measured>,
+    /// After them.
+    settled: Vec<Measured>,
+}
+
+/// How long each run takes, in seconds.
+#[derive(Clone, Copy)]
+struct Times {
+    /// The first seconds of the first workload, which fills the caches.
+    warm: f64,
+    /// Those of each other one.
+    first: f64,
+    /// Each run after them.
+    run: f64,
+}
+
 /// Requests per second and processor time of each workload, compared with no compression: in its first seconds, and
-/// after them.
+/// after them. All of it once with the cache of `auto` created and started first, and once more with the other one: of two caches with the
+/// same codec, the one that was started first had nine tenths of the requests of the other for as long as both ran.
 ///
 /// # Errors
 /// The files or flaz itself cannot be created.
 pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Result<Vec<Row>, BenchError> {
-    let (seconds, first_s, warm_s) = if options.quick {
-        (1.0, 3.0, 5.0)
-    } else {
-        (1.5, 15.0, 25.0)
+    let times = match options.quick {
+        true => Times {
+            warm: 5.0,
+            first: 3.0,
+            run: 1.0,
+        },
+        false => Times {
+            warm: 25.0,
+            first: 15.0,
+            run: 1.5,
+        },
     };
-    let program = program()?;
-    let files = Files::new(options)?;
-    let data = real_data((options.data_mib << 20) as usize);
-    for name in ["sequence-auto", "sequence-none"] {
-        std::fs::write(files.path().join(format!("{name}.origin")), &data)?;
+    let mut results: Vec<[Results; 2]> = SEQUENCE.iter().map(|_| Default::default()).collect();
+    for auto_starts in [true, false] {
+        run_sequence(options, runs.div_ceil(2), times, auto_starts, &mut results, bar)?;
     }
-    drop(data);
-    let cache_mib = (options.data_mib / 4).max(32);
-    let serve = |name: &str, codec: &str| {
-        let origin = ["--emulate-origin", "network-volume"];
-        Server::flaz_with(&program, files.path(), name, codec, cache_mib, &origin)
-    };
-    let (auto, none) = (serve("sequence-auto", "auto")?, serve("sequence-none", "none")?);
-    let hot = format!("--size={}k", cache_mib * 1024 * HOT_PERCENT / 100);
     let mut rows = Vec::new();
-    for (at, workload) in SEQUENCE.iter().enumerate() {
-        let mut fio = workload.fio.to_vec();
-        fio.push(if workload.hot { &hot } else { "--size=100%" });
-        let run_for = |server: &Server, seconds: f64| measure(server, seconds, workload.direction, &fio);
-        bar.set_message(format!("auto and none: {}, first seconds", workload.what));
-        let first_s = if at == 0 { warm_s } else { first_s };
-        let first = [run_for(&auto, first_s)?, run_for(&none, first_s)?];
-        let (mut ours, mut plain) = (Vec::new(), Vec::new());
-        for run in 0..runs {
-            bar.set_message(format!(
-                "auto and none: {}, run {} of {runs}",
-                workload.what,
-                run + 1
-            ));
-            for (server, figures) in in_turn(run, (&auto, &mut ours), (&none, &mut plain)) {
-                figures.push(run_for(server, seconds)?);
-            }
-        }
+    for (at, (workload, [ours, plain])) in SEQUENCE.iter().zip(&results).enumerate() {
         let requests: Figure = |measured| measured.operations_per_s;
         rows.push(beside_none(
             format!("auto, real data, {}, requests/s", workload.what),
             "0.97",
             requests,
-            &ours,
-            &plain,
+            &ours.settled,
+            &plain.settled,
         ));
         rows.push(beside_none(
             "the same, server CPU an operation".into(),
             "-",
             |measured| measured.cpu_us,
-            &ours,
-            &plain,
+            &ours.settled,
+            &plain.settled,
         ));
+        let first = if at == 0 { times.warm } else { times.first };
         rows.push(beside_none(
-            format!("the same, requests/s in the first {first_s:.0} s"),
+            format!("the same, requests/s in the first {first:.0} s"),
             "-",
             requests,
-            &first[..1],
-            &first[1..],
+            &ours.first,
+            &plain.first,
         ));
     }
     Ok(rows)
+}
+
+/// Runs the workloads on two new caches, each in its first seconds and then `runs` times. Adds to the results of `auto` and of no
+/// compression.
+fn run_sequence(
+    options: &Options,
+    runs: usize,
+    times: Times,
+    auto_starts: bool,
+    results: &mut [[Results; 2]],
+    bar: &indicatif::ProgressBar,
+) -> Result<(), BenchError> {
+    let program = program()?;
+    let files = Files::new(options)?;
+    let data = real_data((options.data_mib << 20) as usize);
+    let cache_mib = (options.data_mib / 4).max(32);
+    let serve = |codec: &str| {
+        let name = format!("sequence-{codec}");
+        std::fs::write(files.path().join(format!("{name}.origin")), &data)?;
+        let origin = ["--emulate-origin", "network-volume"];
+        Server::flaz_with(&program, files.path(), &name, codec, cache_mib, &origin)
+    };
+    let (auto, none);
+    if auto_starts {
+        (auto, none) = (serve("auto")?, serve("none")?);
+    } else {
+        (none, auto) = (serve("none")?, serve("auto")?);
+    }
+    drop(data);
+    let hot = format!("--size={}k", cache_mib * 1024 * HOT_PERCENT / 100);
+    let first_one = if auto_starts { "auto" } else { "none" };
+    for (at, (workload, [ours, plain])) in SEQUENCE.iter().zip(results).enumerate() {
+        let mut fio = workload.fio.to_vec();
+        fio.push(if workload.hot { &hot } else { "--size=100%" });
+        let run_for = |server: &Server, seconds: f64| measure(server, seconds, workload.direction, &fio);
+        let show = |what: String| {
+            bar.set_message(format!(
+                "auto and none, {first_one} started first: {}, {what}",
+                workload.what
+            ));
+        };
+        show("first seconds".into());
+        let first = if at == 0 { times.warm } else { times.first };
+        ours.first.push(run_for(&auto, first)?);
+        plain.first.push(run_for(&none, first)?);
+        for run in 0..runs {
+            show(format!("run {} of {runs}", run + 1));
+            for (server, figures) in in_turn(run, (&auto, &mut ours.settled), (&none, &mut plain.settled)) {
+                figures.push(run_for(server, times.run)?);
+            }
+        }
+    }
+    Ok(())
 }
