@@ -110,8 +110,8 @@ struct Times {
 }
 
 /// Requests per second and processor time of each workload, compared with no compression: in its first seconds, and
-/// after them. All of it once with the cache of `auto` created and started first, and once more with the other one: of two caches with the
-/// same codec, the one that was started first had nine tenths of the requests of the other for as long as both ran.
+/// after them. Once with `auto` first in everything, and once more with the other cache: of two with the same codec, the one that a client
+/// read first had nine tenths of the requests of the other for as long as both ran.
 ///
 /// # Errors
 /// The files or flaz itself cannot be created.
@@ -129,8 +129,8 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
         },
     };
     let mut results: Vec<[Results; 2]> = SEQUENCE.iter().map(|_| Default::default()).collect();
-    for auto_starts in [true, false] {
-        run_sequence(options, runs.div_ceil(2), times, auto_starts, &mut results, bar)?;
+    for auto_first in [true, false] {
+        run_sequence(options, runs.div_ceil(2), times, auto_first, &mut results, bar)?;
     }
     let mut rows = Vec::new();
     for (at, (workload, [ours, plain])) in SEQUENCE.iter().zip(&results).enumerate() {
@@ -167,7 +167,7 @@ fn run_sequence(
     options: &Options,
     runs: usize,
     times: Times,
-    auto_starts: bool,
+    auto_first: bool,
     results: &mut [[Results; 2]],
     bar: &indicatif::ProgressBar,
 ) -> Result<(), BenchError> {
@@ -182,31 +182,34 @@ fn run_sequence(
         Server::flaz_with(&program, files.path(), &name, codec, cache_mib, &origin)
     };
     let (auto, none);
-    if auto_starts {
+    if auto_first {
         (auto, none) = (serve("auto")?, serve("none")?);
     } else {
         (none, auto) = (serve("none")?, serve("auto")?);
     }
     drop(data);
     let hot = format!("--size={}k", cache_mib * 1024 * HOT_PERCENT / 100);
-    let first_one = if auto_starts { "auto" } else { "none" };
+    let order = if auto_first {
+        "auto, then none"
+    } else {
+        "none, then auto"
+    };
     for (at, (workload, [ours, plain])) in SEQUENCE.iter().zip(results).enumerate() {
         let mut fio = workload.fio.to_vec();
         fio.push(if workload.hot { &hot } else { "--size=100%" });
         let run_for = |server: &Server, seconds: f64| measure(server, seconds, workload.direction, &fio);
-        let show = |what: String| {
-            bar.set_message(format!(
-                "auto and none, {first_one} started first: {}, {what}",
-                workload.what
-            ));
-        };
+        let show = |what: String| bar.set_message(format!("{order}: {}, {what}", workload.what));
         show("first seconds".into());
         let first = if at == 0 { times.warm } else { times.first };
-        ours.first.push(run_for(&auto, first)?);
-        plain.first.push(run_for(&none, first)?);
+        // The order of a run of even number, and the other one.
+        let parity = usize::from(!auto_first);
+        for (server, figures) in in_turn(parity, (&auto, &mut ours.first), (&none, &mut plain.first)) {
+            figures.push(run_for(server, first)?);
+        }
         for run in 0..runs {
             show(format!("run {} of {runs}", run + 1));
-            for (server, figures) in in_turn(run, (&auto, &mut ours.settled), (&none, &mut plain.settled)) {
+            let (auto, none) = ((&auto, &mut ours.settled), (&none, &mut plain.settled));
+            for (server, figures) in in_turn(run + parity, auto, none) {
                 figures.push(run_for(server, times.run)?);
             }
         }
