@@ -52,8 +52,14 @@ pub fn run(options: &Options) -> Result<(), BenchError> {
         rows.extend(nbd::rows(options, runs, &bar)?);
     }
     if wanted("auto") {
-        rows.extend(auto::rows(options, runs, &bar)?);
+        rows.extend(auto::rows(&auto::REAL, options, runs, &bar)?);
         rows.extend(hit_latency::rows(options, runs, &bar)?);
+    }
+    if wanted("auto-busy") {
+        rows.extend(auto::rows(&auto::BUSY, options, runs, &bar)?);
+    }
+    if wanted("auto-random") {
+        rows.extend(auto::rows(&auto::RANDOM, options, runs, &bar)?);
     }
     if wanted("modes") {
         rows.extend(modes::rows(options, runs, &bar)?);

@@ -1,5 +1,9 @@
-//! `auto` beside no compression on real data: one workload after the other on the same caches, because what `auto` did
-//! for one workload affects the next.
+//! `auto` beside no compression: one workload after the other on the same caches, because what `auto` did for one workload affects the
+//! next. On real data, on real data while all processors are busy, and on random data.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use super::nbd::{Figure, Files, Measured, beside_none, in_turn, measure};
 use super::options::{BenchError, Options};
@@ -21,73 +25,154 @@ struct Workload {
     fio: &'static [&'static str],
 }
 
-/// The first one gives `auto` blocks of zstd and groups.
-const SEQUENCE: [Workload; 8] = [
-    Workload {
-        what: "Zipf reads of 16 KiB, depth 16",
-        direction: "read",
-        hot: false,
-        fio: &[
-            "--rw=randread",
-            "--bs=16k",
-            "--iodepth=16",
-            "--random_distribution=zipf:1.1",
-        ],
+const ZIPF_16K: Workload = Workload {
+    what: "Zipf reads of 16 KiB, depth 16",
+    direction: "read",
+    hot: false,
+    fio: &[
+        "--rw=randread",
+        "--bs=16k",
+        "--iodepth=16",
+        "--random_distribution=zipf:1.1",
+    ],
+};
+const HITS_4K: Workload = Workload {
+    what: "hits of 4 KiB, depth 16",
+    direction: "read",
+    hot: true,
+    fio: &["--rw=randread", "--bs=4k", "--iodepth=16"],
+};
+const HITS_128K: Workload = Workload {
+    what: "hits of 128 KiB, depth 4",
+    direction: "read",
+    hot: true,
+    fio: &["--rw=randread", "--bs=128k", "--iodepth=4"],
+};
+const HITS_16K: Workload = Workload {
+    what: "hits of 16 KiB, depth 16",
+    direction: "read",
+    hot: true,
+    fio: &["--rw=randread", "--bs=16k", "--iodepth=16"],
+};
+const HITS_IN_SEQUENCE: Workload = Workload {
+    what: "sequential hits of 128 KiB, depth 4",
+    direction: "read",
+    hot: true,
+    fio: &["--rw=read", "--bs=128k", "--iodepth=4"],
+};
+const ZIPF_4K: Workload = Workload {
+    what: "Zipf reads of 4 KiB, depth 16",
+    direction: "read",
+    hot: false,
+    fio: &[
+        "--rw=randread",
+        "--bs=4k",
+        "--iodepth=16",
+        "--random_distribution=zipf:1.1",
+    ],
+};
+const UNIFORM_16K: Workload = Workload {
+    what: "uniform reads of 16 KiB, depth 16",
+    direction: "read",
+    hot: false,
+    fio: &["--rw=randread", "--bs=16k", "--iodepth=16"],
+};
+/// The last of a sequence, because it replaces the data.
+const WRITES_4K: Workload = Workload {
+    what: "write-through, writes of 4 KiB, depth 16",
+    direction: "write",
+    hot: true,
+    fio: &[
+        "--rw=randwrite",
+        "--bs=4k",
+        "--iodepth=16",
+        "--buffer_compress_percentage=50",
+    ],
+};
+/// The same, of data that does not compress.
+const RANDOM_WRITES_4K: Workload = Workload {
+    fio: &["--rw=randwrite", "--bs=4k", "--iodepth=16", "--refill_buffers"],
+    ..WRITES_4K
+};
+
+/// A sequence of workloads, and what it runs on.
+pub(super) struct Case {
+    /// The data, and whether processors are busy.
+    what: &'static str,
+    /// So many bytes.
+    data: fn(usize) -> Vec<u8>,
+    /// A thread on each processor does nothing but compute.
+    busy: bool,
+    /// With real data, the first one gives `auto` blocks of zstd and groups.
+    workloads: &'static [Workload],
+}
+
+/// Real data on idle processors.
+pub(super) const REAL: Case = Case {
+    what: "real data",
+    data: real_data,
+    busy: false,
+    workloads: &[
+        ZIPF_16K,
+        HITS_4K,
+        HITS_128K,
+        HITS_16K,
+        HITS_IN_SEQUENCE,
+        ZIPF_4K,
+        UNIFORM_16K,
+        WRITES_4K,
+    ],
+};
+
+/// Real data while all processors are busy.
+pub(super) const BUSY: Case = Case {
+    what: "real data, busy",
+    busy: true,
+    workloads: &[ZIPF_16K, HITS_4K, HITS_128K, UNIFORM_16K, WRITES_4K],
+    ..REAL
+};
+
+/// Random data, which does not compress, on idle processors.
+pub(super) const RANDOM: Case = Case {
+    what: "random data",
+    data: |bytes| {
+        let mut data = vec![0; bytes];
+        flaz_sim::Rng::new(1).fill(&mut data);
+        data
     },
-    Workload {
-        what: "hits of 4 KiB, depth 16",
-        direction: "read",
-        hot: true,
-        fio: &["--rw=randread", "--bs=4k", "--iodepth=16"],
-    },
-    Workload {
-        what: "hits of 128 KiB, depth 4",
-        direction: "read",
-        hot: true,
-        fio: &["--rw=randread", "--bs=128k", "--iodepth=4"],
-    },
-    Workload {
-        what: "hits of 16 KiB, depth 16",
-        direction: "read",
-        hot: true,
-        fio: &["--rw=randread", "--bs=16k", "--iodepth=16"],
-    },
-    Workload {
-        what: "sequential hits of 128 KiB, depth 4",
-        direction: "read",
-        hot: true,
-        fio: &["--rw=read", "--bs=128k", "--iodepth=4"],
-    },
-    Workload {
-        what: "Zipf reads of 4 KiB, depth 16",
-        direction: "read",
-        hot: false,
-        fio: &[
-            "--rw=randread",
-            "--bs=4k",
-            "--iodepth=16",
-            "--random_distribution=zipf:1.1",
-        ],
-    },
-    Workload {
-        what: "uniform reads of 16 KiB, depth 16",
-        direction: "read",
-        hot: false,
-        fio: &["--rw=randread", "--bs=16k", "--iodepth=16"],
-    },
-    // Last, because it replaces the data.
-    Workload {
-        what: "write-through, writes of 4 KiB, depth 16",
-        direction: "write",
-        hot: true,
-        fio: &[
-            "--rw=randwrite",
-            "--bs=4k",
-            "--iodepth=16",
-            "--buffer_compress_percentage=50",
-        ],
-    },
-];
+    workloads: &[ZIPF_16K, HITS_4K, HITS_128K, UNIFORM_16K, RANDOM_WRITES_4K],
+    ..REAL
+};
+
+/// Keeps all processors busy until it is dropped.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Busy {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let spin = || {
+            let stop = stop.clone();
+            // Not a spin loop for the processor, which would leave time to another thread of the core.
+            std::thread::spawn(move || while !std::hint::black_box(&stop).load(Ordering::Relaxed) {})
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (0..cores).map(|_| spin()).collect();
+        Self { stop, threads }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // It cannot panic.
+            let _ = thread.join();
+        }
+    }
+}
 
 /// What was measured with one workload and one codec.
 #[derive(Default)]
@@ -115,7 +200,12 @@ struct Times {
 ///
 /// # Errors
 /// The files or flaz itself cannot be created.
-pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Result<Vec<Row>, BenchError> {
+pub(super) fn rows(
+    case: &Case,
+    options: &Options,
+    runs: usize,
+    bar: &indicatif::ProgressBar,
+) -> Result<Vec<Row>, BenchError> {
     let times = match options.quick {
         true => Times {
             warm: 5.0,
@@ -128,15 +218,24 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
             run: 1.5,
         },
     };
-    let mut results: Vec<[Results; 2]> = SEQUENCE.iter().map(|_| Default::default()).collect();
+    let _busy = case.busy.then(Busy::start);
+    let mut results: Vec<[Results; 2]> = (case.workloads.iter()).map(|_| Default::default()).collect();
     for auto_first in [true, false] {
-        run_sequence(options, runs.div_ceil(2), times, auto_first, &mut results, bar)?;
+        run_sequence(
+            case,
+            options,
+            runs.div_ceil(2),
+            times,
+            auto_first,
+            &mut results,
+            bar,
+        )?;
     }
     let mut rows = Vec::new();
-    for (at, (workload, [ours, plain])) in SEQUENCE.iter().zip(&results).enumerate() {
+    for (at, (workload, [ours, plain])) in case.workloads.iter().zip(&results).enumerate() {
         let requests: Figure = |measured| measured.operations_per_s;
         rows.push(beside_none(
-            format!("auto, real data, {}, requests/s", workload.what),
+            format!("auto, {}, {}, requests/s", case.what, workload.what),
             "0.97",
             requests,
             &ours.settled,
@@ -164,6 +263,7 @@ pub fn rows(options: &Options, runs: usize, bar: &indicatif::ProgressBar) -> Res
 /// Runs the workloads on two new caches, each in its first seconds and then `runs` times. Adds to the results of `auto` and of no
 /// compression.
 fn run_sequence(
+    case: &Case,
     options: &Options,
     runs: usize,
     times: Times,
@@ -173,7 +273,7 @@ fn run_sequence(
 ) -> Result<(), BenchError> {
     let program = program()?;
     let files = Files::new(options)?;
-    let data = real_data((options.data_mib << 20) as usize);
+    let data = (case.data)((options.data_mib << 20) as usize);
     let cache_mib = (options.data_mib / 4).max(32);
     let serve = |codec: &str| {
         let name = format!("sequence-{codec}");
@@ -194,11 +294,12 @@ fn run_sequence(
     } else {
         "none, then auto"
     };
-    for (at, (workload, [ours, plain])) in SEQUENCE.iter().zip(results).enumerate() {
+    for (at, (workload, [ours, plain])) in case.workloads.iter().zip(results).enumerate() {
         let mut fio = workload.fio.to_vec();
         fio.push(if workload.hot { &hot } else { "--size=100%" });
         let run_for = |server: &Server, seconds: f64| measure(server, seconds, workload.direction, &fio);
-        let show = |what: String| bar.set_message(format!("{order}: {}, {what}", workload.what));
+        let show =
+            |what: String| bar.set_message(format!("{}, {order}: {}, {what}", case.what, workload.what));
         show("first seconds".into());
         let first = if at == 0 { times.warm } else { times.first };
         // The order of a run of even number, and the other one.

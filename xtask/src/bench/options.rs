@@ -2,6 +2,21 @@
 
 use std::path::PathBuf;
 
+/// What can be run alone.
+const PARTS: [&str; 11] = [
+    "engine",
+    "study",
+    "load",
+    "warm",
+    "nbd",
+    "auto",
+    "auto-busy",
+    "auto-random",
+    "modes",
+    "write-back",
+    "ublk",
+];
+
 /// Options of the benchmark.
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -15,7 +30,7 @@ pub struct Options {
     #[arg(long)]
     pub(super) json: bool,
     /// Only this part
-    #[arg(long, value_name = "PART", value_parser = ["engine", "study", "load", "warm", "nbd", "auto", "modes", "write-back", "ublk"])]
+    #[arg(long, value_name = "PART", value_parser = PARTS)]
     pub(super) only: Option<String>,
     /// Directory for the files of the benchmark, on the SSD to measure
     #[arg(long, value_name = "DIR")]
