@@ -25,58 +25,53 @@ struct Workload {
     fio: &'static [&'static str],
 }
 
-const ZIPF_16K: Workload = Workload {
-    what: "Zipf reads of 16 KiB, depth 16",
-    direction: "read",
-    hot: false,
-    fio: &[
-        "--rw=randread",
-        "--bs=16k",
-        "--iodepth=16",
-        "--random_distribution=zipf:1.1",
-    ],
-};
-const HITS_4K: Workload = Workload {
-    what: "hits of 4 KiB, depth 16",
-    direction: "read",
-    hot: true,
-    fio: &["--rw=randread", "--bs=4k", "--iodepth=16"],
-};
-const HITS_128K: Workload = Workload {
-    what: "hits of 128 KiB, depth 4",
-    direction: "read",
-    hot: true,
-    fio: &["--rw=randread", "--bs=128k", "--iodepth=4"],
-};
-const HITS_16K: Workload = Workload {
-    what: "hits of 16 KiB, depth 16",
-    direction: "read",
-    hot: true,
-    fio: &["--rw=randread", "--bs=16k", "--iodepth=16"],
-};
-const HITS_IN_SEQUENCE: Workload = Workload {
-    what: "sequential hits of 128 KiB, depth 4",
-    direction: "read",
-    hot: true,
-    fio: &["--rw=read", "--bs=128k", "--iodepth=4"],
-};
-const ZIPF_4K: Workload = Workload {
-    what: "Zipf reads of 4 KiB, depth 16",
-    direction: "read",
-    hot: false,
-    fio: &[
-        "--rw=randread",
-        "--bs=4k",
-        "--iodepth=16",
-        "--random_distribution=zipf:1.1",
-    ],
-};
-const UNIFORM_16K: Workload = Workload {
-    what: "uniform reads of 16 KiB, depth 16",
-    direction: "read",
-    hot: false,
-    fio: &["--rw=randread", "--bs=16k", "--iodepth=16"],
-};
+/// Random or sequential reads of all data.
+const fn reads(what: &'static str, fio: &'static [&'static str]) -> Workload {
+    Workload {
+        what,
+        direction: "read",
+        hot: false,
+        fio,
+    }
+}
+
+/// The same of the hot part.
+const fn hits(what: &'static str, fio: &'static [&'static str]) -> Workload {
+    Workload {
+        hot: true,
+        ..reads(what, fio)
+    }
+}
+
+const ZIPF: &str = "--random_distribution=zipf:1.1";
+const ZIPF_16K: Workload = reads(
+    "Zipf reads of 16 KiB, depth 16",
+    &["--rw=randread", "--bs=16k", "--iodepth=16", ZIPF],
+);
+const ZIPF_4K: Workload = reads(
+    "Zipf reads of 4 KiB, depth 16",
+    &["--rw=randread", "--bs=4k", "--iodepth=16", ZIPF],
+);
+const UNIFORM_16K: Workload = reads(
+    "uniform reads of 16 KiB, depth 16",
+    &["--rw=randread", "--bs=16k", "--iodepth=16"],
+);
+const HITS_4K: Workload = hits(
+    "hits of 4 KiB, depth 16",
+    &["--rw=randread", "--bs=4k", "--iodepth=16"],
+);
+const HITS_16K: Workload = hits(
+    "hits of 16 KiB, depth 16",
+    &["--rw=randread", "--bs=16k", "--iodepth=16"],
+);
+const HITS_128K: Workload = hits(
+    "hits of 128 KiB, depth 4",
+    &["--rw=randread", "--bs=128k", "--iodepth=4"],
+);
+const HITS_IN_SEQUENCE: Workload = hits(
+    "sequential hits of 128 KiB, depth 4",
+    &["--rw=read", "--bs=128k", "--iodepth=4"],
+);
 /// The last of a sequence, because it replaces the data.
 const WRITES_4K: Workload = Workload {
     what: "write-through, writes of 4 KiB, depth 16",
@@ -99,9 +94,9 @@ const RANDOM_WRITES_4K: Workload = Workload {
 pub(super) struct Case {
     /// The data, and whether processors are busy.
     what: &'static str,
-    /// So many bytes.
+    /// Generates this many bytes of the data.
     data: fn(usize) -> Vec<u8>,
-    /// A thread on each processor does nothing but compute.
+    /// Keep each processor busy with a thread that only computes.
     busy: bool,
     /// With real data, the first one gives `auto` blocks of zstd and groups.
     workloads: &'static [Workload],
@@ -155,7 +150,7 @@ impl Busy {
         let stop = Arc::new(AtomicBool::new(false));
         let spin = || {
             let stop = stop.clone();
-            // Not a spin loop for the processor, which would leave time to another thread of the core.
+            // Without the hint for a spin loop, which would leave time to the other thread of the core.
             std::thread::spawn(move || while !std::hint::black_box(&stop).load(Ordering::Relaxed) {})
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -195,8 +190,9 @@ struct Times {
 }
 
 /// Requests per second and processor time of each workload, compared with no compression: in its first seconds, and
-/// after them. Once with `auto` first in everything, and once more with the other cache: of two with the same codec, the one that a client
-/// read first had nine tenths of the requests of the other for as long as both ran.
+/// after them. The sequence runs twice, each time with half of the runs: `auto` goes first in one, and no compression in the other. A
+/// single order would be biased: of two caches with the same codec, the one that a client read first served a tenth fewer requests for as
+/// long as both ran.
 ///
 /// # Errors
 /// The files or flaz itself cannot be created.
