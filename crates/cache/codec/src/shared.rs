@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::dictionary::Dictionaries;
 use crate::registry::Decoders;
 
-/// Decoders for jobs of several threads. There are as many as were in use at once, because to create one for each job would take longer
-/// than to restore a few blocks.
+/// Decoders for jobs of several threads. There are as many as were in use at once. They are kept between jobs, because creating one takes
+/// longer than restoring a few blocks.
 #[derive(Clone, Default)]
 pub struct SharedDecoders(Arc<Mutex<Vec<Decoders>>>);
 

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a packer is in use or in the pool; the pool has at most [`PACKERS_MAX`], all of codecs of one choice. (One of LZ4, with
 //! which reclaim divides groups, stays until the next packer is taken.) Those that were not needed between two calls of
-//! [`CodecPool::trim`] are dropped. So are all decoders of large reads, of which there are no more than codec threads have used at once.
+//! [`CodecPool::trim`] are dropped. It drops the decoders of large reads as well. There are at most as many of them as
+//! codec threads have used at once.
 //!
 //! It has the dictionaries of the shard, too: blocks are compressed with the current one, by the second codec of a choice alone, and
 //! restored with each.
@@ -85,7 +86,7 @@ impl CodecPool {
         }
     }
 
-    /// What restores blocks of large reads, on codec threads.
+    /// The decoders and dictionaries with which codec threads restore blocks of large reads.
     pub(super) fn elsewhere(&self) -> (SharedDecoders, Dictionaries) {
         (self.elsewhere.clone(), self.dictionaries())
     }
