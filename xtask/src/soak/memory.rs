@@ -1,5 +1,6 @@
-//! Resident memory over time: bursts, pauses, and the line through what is resident at the end of the pauses, but for the codecs.
-//! These grow once, when `auto` trains its dictionary, as soon as the processors have time for that: it is bounded, and no leak.
+//! Resident memory over time: bursts, pauses, and the lines through what is resident at the end of the pauses, with and
+//! without the codecs. The codecs grow once, when `auto` trains its dictionary, as soon as the processors have time for
+//! that: it is bounded, and no leak. So the memory without them is what is judged.
 
 use std::fmt;
 
@@ -17,10 +18,13 @@ pub(super) struct Sample {
     pub(super) listed: f64,
     /// What the line `codecs` of the status report lists of it.
     pub(super) codecs: f64,
+    /// Processor time for high effort so far, in seconds, and dictionaries trained: whether `auto` did what takes memory.
+    pub(super) high_effort: f64,
+    pub(super) dictionaries: f64,
 }
 
 impl Sample {
-    /// From a line `memory phase=pause seconds=60 resident=20000000 listed=19000000 codecs=200000`.
+    /// From a line `memory phase=pause seconds=60 resident=20000000 listed=19000000 codecs=200000 high_effort=1.5 dictionaries=1`.
     pub(super) fn of_line(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("memory ")?.split(' ');
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
@@ -32,6 +36,8 @@ impl Sample {
             resident: number("resident")?,
             listed: number("listed")?,
             codecs: number("codecs")?,
+            high_effort: number("high_effort")?,
+            dictionaries: number("dictionaries")?,
         })
     }
 }
@@ -66,35 +72,63 @@ fn line(points: &[(f64, f64)]) -> Option<Line> {
     })
 }
 
+/// Bytes of a sample.
+type Bytes = fn(&Sample) -> f64;
+
 /// The samples of a soak, judged.
 pub(super) struct Report<'a>(pub(super) &'a [Sample]);
 
+/// Memory at the end of the pauses after the cache was filled: seconds and bytes.
+struct Trend {
+    pauses: Vec<(f64, f64)>,
+    line: Line,
+}
+
+impl Trend {
+    fn is_flat(&self) -> bool {
+        let (first, last) = (self.pauses[0].0, self.pauses[self.pauses.len() - 1].0);
+        let mean = self.pauses.iter().map(|point| point.1).sum::<f64>() / self.pauses.len() as f64;
+        self.line.slope <= 2.0 * self.line.error || self.line.slope * (last - first) <= FLAT_SHARE * mean
+    }
+}
+
+impl fmt::Display for Trend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hourly = |slope: f64| slope * 3600.0 / 1024.0;
+        let (slope, error) = (hourly(self.line.slope), hourly(2.0 * self.line.error));
+        let verdict = if self.is_flat() { "flat" } else { "it grows" };
+        let count = self.pauses.len();
+        write!(
+            f,
+            "{slope:+.0} KiB an hour, +- {error:.0} (two standard errors), over {count} pauses: {verdict}"
+        )
+    }
+}
+
 impl Report<'_> {
-    /// Resident memory at the end of the pauses, after the cache was filled, without codecs: seconds and bytes.
-    fn pauses(&self) -> Vec<(f64, f64)> {
+    /// `None` with too few pauses.
+    fn trend(&self, of: Bytes) -> Option<Trend> {
         let pauses: Vec<_> = self.0.iter().filter(|sample| sample.in_pause).collect();
         let skipped = (pauses.len() as f64 * FILLING).ceil() as usize;
         let counted = pauses.into_iter().skip(skipped);
-        let point = |sample: &Sample| (sample.seconds, sample.resident - sample.codecs);
-        counted.map(point).collect()
+        let pauses: Vec<_> = counted.map(|sample| (sample.seconds, of(sample))).collect();
+        let line = line(&pauses)?;
+        Some(Trend { pauses, line })
     }
 
-    /// Whether the line is flat; `None` with too few pauses.
+    /// Whether the line without codecs is flat; `None` with too few pauses.
     pub(super) fn is_flat(&self) -> Option<bool> {
-        let pauses = self.pauses();
-        let line = line(&pauses)?;
-        let span = pauses.last()?.0 - pauses.first()?.0;
-        let mean = pauses.iter().map(|point| point.1).sum::<f64>() / pauses.len() as f64;
-        Some(line.slope <= 2.0 * line.error || line.slope * span <= FLAT_SHARE * mean)
+        Some(self.trend(WITHOUT_CODECS)?.is_flat())
     }
 }
+
+const WITHOUT_CODECS: Bytes = |sample| sample.resident - sample.codecs;
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MIB: f64 = 1048576.0;
         let (bursts, pauses): (Vec<Sample>, Vec<Sample>) = self.0.iter().partition(|sample| !sample.in_pause);
-        let most =
-            |samples: &[Sample], of: fn(&Sample) -> f64| samples.iter().map(of).fold(0.0, f64::max) / MIB;
+        let most = |samples: &[Sample], of: Bytes| samples.iter().map(of).fold(0.0, f64::max);
         let apart = pauses
             .iter()
             .map(|sample| (sample.listed / sample.resident - 1.0).abs());
@@ -103,28 +137,22 @@ impl fmt::Display for Report<'_> {
             "memory: {} bursts; resident at most {:.1} MiB after a burst, {:.1} MiB after a pause; listed within {:.1} % of that; \
              codecs at most {:.1} MiB",
             bursts.len(),
-            most(&bursts, |sample| sample.resident),
-            most(&pauses, |sample| sample.resident),
+            most(&bursts, |sample| sample.resident) / MIB,
+            most(&pauses, |sample| sample.resident) / MIB,
             100.0 * apart.fold(0.0, f64::max),
-            most(&pauses, |sample| sample.codecs)
+            most(&pauses, |sample| sample.codecs) / MIB
         )?;
-        let counted = self.pauses();
-        let Some(line) = line(&counted) else {
+        writeln!(
+            f,
+            "memory: high effort {:.0} s, dictionaries trained {:.0}",
+            most(self.0, |sample| sample.high_effort),
+            most(self.0, |sample| sample.dictionaries)
+        )?;
+        let (Some(all), Some(without)) = (self.trend(|sample| sample.resident), self.trend(WITHOUT_CODECS))
+        else {
             return write!(f, "memory: too few pauses for a line");
         };
-        let hourly = |slope: f64| slope * 3600.0 / 1024.0;
-        write!(
-            f,
-            "memory without codecs: {:+.0} KiB an hour, +- {:.0} (two standard errors), over {} pauses: {}",
-            hourly(line.slope),
-            hourly(2.0 * line.error),
-            counted.len(),
-            if self.is_flat() == Some(true) {
-                "flat"
-            } else {
-                "it grows"
-            }
-        )
+        write!(f, "memory: {all}\nmemory without codecs: {without}")
     }
 }
 
@@ -139,19 +167,23 @@ mod tests {
             resident: resident(f64::from(at)),
             listed: 20e6,
             codecs: 0.0,
+            high_effort: f64::from(at),
+            dictionaries: 1.0,
         };
         (0..60).map(sample).collect()
     }
 
     #[test]
     fn a_line_of_the_soak_is_parsed() {
-        let line = "memory phase=pause seconds=60 resident=20000000 listed=19000000 codecs=200000";
+        let line = "memory phase=pause seconds=60 resident=20000000 listed=19000000 codecs=200000 high_effort=1.5 dictionaries=2";
         let expected = Sample {
             in_pause: true,
             seconds: 60.0,
             resident: 20e6,
             listed: 19e6,
             codecs: 2e5,
+            high_effort: 1.5,
+            dictionaries: 2.0,
         };
         assert_eq!(Sample::of_line(line), Some(expected));
         for wrong in ["memory", "kills phase=pause", "memory phase=pause seconds=x"] {
@@ -179,6 +211,14 @@ mod tests {
             sample.codecs += 3e6;
         }
         assert_eq!(Report(&trained).is_flat(), Some(true));
+        let text = Report(&trained).to_string();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(
+            lines[1] == "memory: high effort 59 s, dictionaries trained 1"
+                && lines[2].ends_with("it grows")
+                && lines[3].ends_with("flat"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::memory;
 use crate::support::forgetful::{self, Flush};
 use crate::support::ledger::{Tally, Violation};
 use crate::support::load::Load;
-use crate::support::{Blackout, Kills, Scratch, ServeMode, kills, need};
+use crate::support::{Blackout, Kills, Scratch, ServeMode, Server, kills, need};
 
 /// Kills, or power cuts, before the test starts again with another seed.
 const CRASHES_A_CACHE: u64 = 100;
@@ -136,13 +136,16 @@ fn memory() {
     let begun = Instant::now();
     let tell = |phase: &str| {
         let status = server.status();
-        let of = |name: &str| status["live"]["memory"][name].as_u64().expect("a number");
+        let (memory, codec) = (&status["live"]["memory"], &status["live"]["codec"]);
+        let bytes = |name: &str| memory[name].as_u64().expect("a number");
         println!(
-            "soak: memory phase={phase} seconds={} resident={} listed={} codecs={}",
+            "soak: memory phase={phase} seconds={} resident={} listed={} codecs={} high_effort={} dictionaries={}",
             begun.elapsed().as_secs(),
-            of("resident_bytes"),
-            of("listed_bytes"),
-            server.memory("codecs")
+            bytes("resident_bytes"),
+            bytes("listed_bytes"),
+            Server::memory_in(&status, "codecs"),
+            codec["high_effort_s"],
+            codec["dictionaries"]
         );
     };
     while !soak.is_over() {

@@ -178,7 +178,11 @@ impl Server {
 
     /// Memory that the server uses for something, in bytes.
     pub fn memory(&self, name: &str) -> u64 {
-        let status = self.status();
+        Self::memory_in(&self.status(), name)
+    }
+
+    /// The same, from a status report.
+    pub fn memory_in(status: &Value, name: &str) -> u64 {
         let uses = status["live"]["memory"]["uses"].as_array();
         let found = uses.into_iter().flatten().find(|used| used["name"] == name);
         let bytes = found.and_then(|used| used["bytes"].as_u64());
