@@ -148,6 +148,7 @@ pub fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
             return Err(format!("cannot build the tests: {built}").into());
         }
     }
+    let crashes = parts.iter().any(|part| *part != Part::Memory);
     let begun = Instant::now();
     let until = begun + Duration::from_secs(60 * minutes);
     let soaked = Mutex::new(Soaked::default());
@@ -170,11 +171,19 @@ pub fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         while ended.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
             let minute = begun.elapsed().as_secs() / 60;
             let soaked = soaked.lock().expect("no thread panics with it");
-            eprintln!("minute {minute} of {minutes}: {}", line(soaked.total()));
+            if crashes {
+                eprintln!("minute {minute} of {minutes}: {}", line(soaked.total()));
+            } else {
+                eprintln!("minute {minute} of {minutes}");
+            }
         }
     });
     let soaked = soaked.into_inner().expect("no thread panics with it");
-    print_table(&soaked, begun.elapsed());
+    let took = begun.elapsed().as_secs();
+    println!("Soaked for {} min {} s", took / 60, took % 60);
+    if crashes {
+        print_table(&soaked);
+    }
     if !soaked.memory.is_empty() {
         println!("{}", Report(&soaked.memory));
     }
@@ -310,8 +319,7 @@ fn line(counts: Counts) -> String {
     )
 }
 
-fn print_table(soaked: &Soaked, took: Duration) {
-    println!("Soaked for {} min {} s", took.as_secs() / 60, took.as_secs() % 60);
+fn print_table(soaked: &Soaked) {
     println!(
         "{:<22} {:>12} {:>8} {:>11} {:>13} {:>10} {:>6}",
         "", "states", "kills", "power cuts", "acknowledged", "durable", "lost"
