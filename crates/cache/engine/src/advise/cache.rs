@@ -353,7 +353,7 @@ impl SimulatedCache {
     fn append(&mut self, table: &mut Table, slot: u16, ring: Ring, hits: u8, shift: u32) {
         let size = self.size_of(table.sizes(slot), ring);
         let window = match ring {
-            Ring::Probation => self.policy.window(self.region * self.regions),
+            Ring::Probation => self.policy.window(self.sizes_of_rings()),
             Ring::Main => 0,
         };
         let queue = &mut self.rings[ring.index()];

@@ -188,8 +188,8 @@ pub trait Policy: Send {
     fn victim(&self, sizes: RingSizes) -> Ring;
 
     /// The length of the correlation window, in bytes: a read of a block does not count while probation has been given less than
-    /// that since the block was stored there. `total`: bytes of the shard's regions. At most a part of them: see [`WINDOW_SHARE`].
-    fn window(&self, _total: u64) -> u64 {
+    /// that since the block was stored there. At most a part of all regions: see [`WINDOW_SHARE`].
+    fn window(&self, _sizes: RingSizes) -> u64 {
         0
     }
 

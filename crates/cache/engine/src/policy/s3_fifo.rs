@@ -7,8 +7,9 @@
 //! row, and forgets the rest.
 //!
 //! A read counts only after the first quarter of a block's stay in probation: earlier ones are part of the burst that brought the
-//! block in, and say little about what comes later (the correlation window of Clock2Q+, VLDB 2026). `docs/policy.md` has what this
-//! and other variants gain.
+//! block in, and say little about what comes later (the correlation window of Clock2Q+, VLDB 2026). While main is far from its size,
+//! as in a cache that fills or of which little is used again, every read counts: main has room. `docs/policy.md` has what this and
+//! other variants gain.
 //!
 //! In main, a block that takes at least twice the mean of the cached blocks is written again only if it was used twice: in its place,
 //! two or more others stay.
@@ -35,6 +36,13 @@ const GHOST_BYTES_PER_BLOCK: u64 = 3;
 
 /// The correlation window: a quarter of probation.
 const WINDOW_DIVISOR: u64 = 4;
+/// No window while probation has more than so many times its share, because main has not grown to its own.
+const WIDE_FACTOR: u128 = 2;
+
+/// What probation should have of so many bytes of regions.
+fn probation_share(total: u64) -> u128 {
+    u128::from(total) * u128::from(PROBATION_PER_MILLE) / 1000
+}
 
 /// The default policy. See the module's text.
 #[derive(Debug)]
@@ -111,17 +119,18 @@ impl Policy for S3Fifo {
     }
 
     fn victim(&self, sizes: RingSizes) -> Ring {
-        let target = u128::from(sizes.total) * u128::from(PROBATION_PER_MILLE) / 1000;
-        if u128::from(sizes.probation) > target {
+        if u128::from(sizes.probation) > probation_share(sizes.total) {
             Ring::Probation
         } else {
             Ring::Main
         }
     }
 
-    fn window(&self, total: u64) -> u64 {
-        // Of what probation should have, not of what it has: while the cache fills, all of it is probation.
-        total / 1000 * PROBATION_PER_MILLE / WINDOW_DIVISOR
+    fn window(&self, sizes: RingSizes) -> u64 {
+        if u128::from(sizes.probation) > WIDE_FACTOR * probation_share(sizes.total) {
+            return 0;
+        }
+        sizes.total / 1000 * PROBATION_PER_MILLE / WINDOW_DIVISOR
     }
 
     fn capacity(&mut self, blocks: u64) {

@@ -124,12 +124,28 @@ fn s3_fifo_takes_from_the_ring_that_is_over_its_share() {
 #[test]
 fn no_window_is_longer_than_its_share() {
     for kind in PolicyKind::ALL {
-        for total in [0, 128 << 10, 768 << 10, 1 << 30, 1 << 50] {
-            let window = kind.build(0).window(total);
-            assert!(window <= total / WINDOW_SHARE, "{kind}: {window} of {total}");
+        for total in [0, 128 << 10, 768 << 10, 1 << 30, 1 << 50, u64::MAX] {
+            for probation in [0, total / 100, total / 10, total] {
+                let window = kind.build(0).window(sizes(probation, 0, total));
+                assert!(
+                    window <= total / WINDOW_SHARE,
+                    "{kind}: {window} of {total}, {probation} in probation"
+                );
+            }
         }
     }
-    assert_eq!(S3Fifo::new(0).window(4_000_000), 70_000, "a quarter of 7 %");
+}
+
+#[test]
+fn reads_of_bursts_count_until_main_has_grown() {
+    let policy = S3Fifo::new(0);
+    let window = |probation| policy.window(sizes(probation, 0, 4_000_000));
+    for narrow in [0, 280_000, 560_000] {
+        assert_eq!(window(narrow), 70_000, "a quarter of 7 %, probation of {narrow}");
+    }
+    for wide in [560_001, 4_000_000] {
+        assert_eq!(window(wide), 0, "probation of {wide}");
+    }
 }
 
 #[test]

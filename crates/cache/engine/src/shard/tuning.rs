@@ -88,9 +88,9 @@ impl Tuning {
         self.policy.borrow().victim(sizes)
     }
 
-    /// Whether a read of a block counts, if probation was given `age` bytes after it; the regions of the shard have `total` bytes.
-    pub(super) fn counts_read(&self, age: u64, total: u64) -> bool {
-        age >= self.policy.borrow().window(total)
+    /// Whether a read of a block counts, if probation was given `age` bytes after it.
+    pub(super) fn counts_read(&self, age: u64, sizes: RingSizes) -> bool {
+        age >= self.policy.borrow().window(sizes)
     }
 
     /// A region is about to be reclaimed, with `cached` blocks in the cache.

@@ -16,7 +16,7 @@ impl<P: Platform> Shard<P> {
             return false;
         }
         let age = self.log.age_in_probation(entry.location());
-        age.is_none_or(|age| self.tuning.counts_read(age, self.region_space()))
+        age.is_none_or(|age| self.tuning.counts_read(age, self.ring_sizes()))
     }
 }
 

@@ -110,7 +110,7 @@ impl RegionCache {
 
     /// Whether a use of a block counts: see [`Policy::window`].
     fn counts_use(&self, block: u32) -> bool {
-        let window = self.policy.window(self.sizes().total);
+        let window = self.policy.window(self.sizes());
         self.entered[block as usize].is_none_or(|entered| (self.given - entered) * BLOCK_BYTES >= window)
     }
 
