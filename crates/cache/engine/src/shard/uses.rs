@@ -91,6 +91,25 @@ mod tests {
     }
 
     #[test]
+    fn reads_of_bursts_count_while_probation_is_wide() {
+        let data = [1; 4096];
+        let disks = disks();
+        let shard = disks.shard(1);
+        set_policy(&shard, PolicyKind::S3Fifo);
+        disks.sim.block_on(async {
+            // 14 % of the 64 regions are nearly nine.
+            for block in 0.. {
+                let newest = append(&shard, Ring::Probation, block, &data);
+                if shard.counts_read(newest) {
+                    break;
+                }
+                assert!(block % 8 > 0 || shard.make_log_stable().await);
+            }
+            assert_eq!(shard.log.regions_of(Ring::Probation), 9);
+        });
+    }
+
+    #[test]
     fn a_burst_goes_on_after_a_crash() {
         let data = [1; 4096];
         let disks = disks();
