@@ -10,7 +10,7 @@ use flaz_random::Random;
 use flaz_replay::studies::table::{Data, replay};
 
 /// Block-level S3-FIFO with a ghost as large as the cache (Yang et al., SOSP 2023) and a correlation window of a quarter of
-/// probation.
+/// probation, from the start: main soon has its size with these references.
 fn ideal(references: &[u32], capacity: usize) -> f64 {
     let (mut small, mut main, mut ghost) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
     let mut cached: HashMap<u32, u8> = HashMap::new();
