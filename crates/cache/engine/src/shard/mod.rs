@@ -680,11 +680,11 @@ impl<P: Platform> Shard<P> {
     /// Space in the two rings, for the policy.
     fn ring_sizes(&self) -> RingSizes {
         let region_bytes = self.id.layout.region_bytes;
-        let regions = self.log.regions_of(Ring::Probation) + self.log.regions_of(Ring::Main);
-        assert!(regions <= self.log.region_count());
+        let [probation, main] = Ring::ALL.map(|ring| self.log.regions_of(ring));
+        assert!(probation + main <= self.log.region_count());
         RingSizes {
-            probation: self.log.regions_of(Ring::Probation) * region_bytes,
-            main: self.log.regions_of(Ring::Main) * region_bytes,
+            probation: probation * region_bytes,
+            main: main * region_bytes,
             total: self.region_space(),
         }
     }
